@@ -116,7 +116,7 @@ def _expected_texts(spec: TextListAssertion, test: MergedTest, templates: Templa
 
 
 class EqualsAssertion(Assertion):
-    """equals: the output is exactly this text or, for a list or mapping, this JSON value."""
+    """equals: the output is exactly this text or, for a list, a mapping or 1.5, this JSON value."""
 
     value_form = "data"
     value_may_be_null = True
@@ -131,11 +131,11 @@ class EqualsAssertion(Assertion):
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
-        """Compare with the rendered `value`: texts character by character, lists and mappings as JSON."""
+        """Compare with the rendered `value`: texts character by character, lists, mappings and 1.50 as JSON."""
         held = (
             variable_data(self.value, subject.test, tools.templates) if isinstance(self.value, str) else None
         )
-        if held is None and not isinstance(self.value, dict | list) and self.value is not None:
+        if held is None and not isinstance(self.value, dict | list | float) and self.value is not None:
             expected = tools.templates.render(as_text(self.value), subject.test.variables)
             nearly = _nearly(str.__eq__, subject.text, expected, "is")
             return _outcome(subject.text == expected, expected, nearly)

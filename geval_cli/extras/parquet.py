@@ -55,6 +55,7 @@ _BATCH_ROWS = 2_000
 _READ_AT_ONCE = 1 << 20
 _SHORT_FLOATS = compile_later(r"\b(?:half)?float\b")
 _MOST_DIGITS = 10
+_WHOLE_BELOW = 1 << 53
 _VARS = "vars"
 _KEYS = frozenset(spellings(TestSpec)) - {_VARS}
 _BROKEN = (ValueError, OSError, NotImplementedError, KeyError, IndexError, TypeError, MemoryError)
@@ -277,8 +278,8 @@ def _plain(value: Any) -> JsonValue:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
+        if math.isfinite(value):  # pandas makes floats of whole numbers beside an empty cell
+            return int(value) if value.is_integer() and abs(value) < _WHOLE_BELOW else value
         raise _NoJsonError(f"contains {value}, which JSON cannot represent")
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -93,6 +93,15 @@ TYPES = [
 ]
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32(), pa.float16()], ids=str)
+def test_whole_numbers_are_whole_although_pandas_makes_floats_of_them(tmp_path: Path, kind: Any) -> None:
+    numbers = [5.0, None, -0.0, 2048.0, 0.5]
+    columns = {"v": pa.array(numbers, kind), "inner": pa.array([[n] for n in numbers], pa.list_(kind))}
+    found = variables_of(tmp_path, write(tmp_path, columns))
+    assert [str(row["v"]) for row in found] == ["5", "None", "0", "2048", "0.5"]
+    assert [str(row["inner"]) for row in found] == ["[5]", "[None]", "[0]", "[2048]", "[0.5]"]
+
+
 @pytest.mark.parametrize(("column", "value"), TYPES, ids=[str(column.type) for column, _ in TYPES])
 def test_values_are_those_that_json_has(tmp_path: Path, column: Any, value: object) -> None:
     assert variables_of(tmp_path, write(tmp_path, {"q": ["x"], "v": column})) == [{"q": "x", "v": value}]
