@@ -150,14 +150,19 @@ def with_texts(variables: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
 def key_across_formats(key: str, description: str | None, variables: Mapping[str, JsonValue]) -> str:
     """Return the key that a test would have in a table, where every cell is text; its own key where that is unknown.
 
-    A suite may move from YAML (`n: 1`) to CSV (the text `1`), and its tests stay the same. Stored keys never change;
-    this one is made when runs are compared. That takes everything that a key is made of, which results lack for tests
-    with an input, turns or images.
+    A suite may move from YAML (`n: 1`) to CSV (the text `1`), or a row to another place, and its tests stay the same.
+    Stored keys never change; this one is made when runs are compared. That takes everything that a key is made of,
+    which results lack for tests with an input, turns or images.
     """
-    texts = with_texts(variables)
-    if texts is variables or key != content_key(description, variables):
+    texts, words = with_texts(variables), _own_words(description)
+    if (texts is variables and words == description) or key != content_key(description, variables):
         return key
-    return content_key(description, texts)
+    return content_key(words, texts)
+
+
+def _own_words(description: str | None) -> str | None:
+    """Return a description, but for the number that promptfoo's rules give to a row: it changes with rows before it."""
+    return None if (description or "").rstrip("0123456789") == "Row #" else description
 
 
 NOTHING_SAID = content_key(None, {})
@@ -207,7 +212,7 @@ def rough_key(
 
     `words` are what others than the assistant said in its turns, as returned by `words_of`.
     """
-    return content_key(description, variables, list(words))
+    return content_key(_own_words(description), variables, list(words))
 
 
 def words_of(turns: Iterable[Turn]) -> list[str]:
@@ -366,7 +371,7 @@ def _name(key: str, index: int) -> str:
 def _fallback_name(description: str | None, variables: Mapping[str, JsonValue], index: int) -> str:
     """Return a name made of description and variables, or of the index if both are empty."""
     # Sorted by name: the order of variables in a file does not matter.
-    what: JsonValue = [description, with_texts(variables)] if description or variables else index
+    what: JsonValue = [_own_words(description), with_texts(variables)] if description or variables else index
     return json.dumps(what, sort_keys=True, default=str)
 
 

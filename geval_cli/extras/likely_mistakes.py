@@ -9,14 +9,15 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
-from geval_cli.engine.plan import Plan
+from geval_cli.engine.plan import Plan, SelectedTests, names_of
 from geval_cli.errors import Location, Problem, Severity
+from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.redaction import MIN_ECHOED_CHARS
 from geval_cli.records import JsonValue
 from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
-from geval_cli.source.source_map import SourcePath
+from geval_cli.source.source_map import KeyPath, SourcePath, format_key_path
 from geval_cli.specs.base import PromptSpec, Spec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.tests import PROFILE, SuiteTests
@@ -142,6 +143,7 @@ class LikelyMistakes(Struct):
                     self._note_keys(test, item, spec, "value", index)
                     self._note_braces(test, item, spec, "value", index)
                     self._note_unclosed(item, spec, "value", index)
+                    self._note_changed(spec.place, {("value", index): item})
             elif isinstance(value, int | float):
                 self._note_changed(spec.place, {("value",): value})
         self._names.update(test.vars)
@@ -222,6 +224,7 @@ class LikelyMistakes(Struct):
             )
         if not has_fixed_prompts:
             yield from self._of_unused(name for name in self._unused if name not in braced)
+        yield from self._of_gone()
         for (where, written), (place, keys, count) in self._unrendered.items():
             yield Problem(
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
@@ -376,9 +379,7 @@ class LikelyMistakes(Struct):
         if is_text and len(self._unclosed) < _NAMES_MAX and _UNCLOSED.search(value):
             self._unclosed.setdefault(value, spec.place.value(*keys))
 
-    def _note_changed(
-        self, place: SourcePath | Location, values: Mapping[tuple[str, ...], JsonValue]
-    ) -> None:
+    def _note_changed(self, place: SourcePath | Location, values: Mapping[KeyPath, JsonValue]) -> None:
         """Record numbers that YAML reads differently: 02134, 1.10 or 1e3 may be a code, a version or a price.
 
         Only YAML is checked, since people write it; programs write JSON, and a number in a Parquet file has no digits.
@@ -390,7 +391,21 @@ class LikelyMistakes(Struct):
             if is_number and len(self._changed) < _NAMES_MAX and place.has(*keys):
                 location = place.value(*keys)
                 if location is not None and location.length != len(str(value)):
-                    self._changed.setdefault((".".join(keys), str(value)), location)
+                    self._changed.setdefault((format_key_path(keys), str(value)), location)
+
+    def _of_gone(self) -> Iterator[Problem]:
+        """Warn of tests that `--filter-failing` selects, but that the suite does not have any more."""
+        tests = self.plan.suite.tests
+        if not isinstance(tests, SelectedTests) or not tests.selection.failing:
+            return
+        gone = set(tests.selection.failing)
+        for test in tests.source:
+            gone.difference_update(names_of(test))
+        if gone:
+            are = "are" if len(gone) > 1 else "is"
+            message = f"{plural(len(gone), 'test')} of --filter-failing {are} not in the config, so not run"
+            hint = "run all tests if their texts or variables have changed since"
+            yield Problem(message, None, hint, severity=Severity.WARNING)
 
     def _note_unrendered(self, test: MergedTest) -> None:
         named: list[tuple[tuple[str, ...], JsonValue]] = [
@@ -466,7 +481,7 @@ class LikelyMistakes(Struct):
         self.sees_all = self.sees_all or "vars" in words
 
 
-def _by_key(variables: Mapping[str, JsonValue]) -> dict[tuple[str, ...], JsonValue]:
+def _by_key(variables: Mapping[str, JsonValue]) -> dict[KeyPath, JsonValue]:
     return {("vars", name): value for name, value in variables.items()}
 
 

@@ -270,6 +270,50 @@ def test_a_number_that_loses_its_form_is_told(tmp_path: Path, written: str, numb
         assert not any("number" in message for message in shown(harmless))
 
 
+@pytest.mark.parametrize(
+    ("dialect", "kind", "value", "told"),
+    [
+        (
+            "geval",
+            "contains-any",
+            "[a, 007, 1.50]",
+            ["value[1]` is the number 7", "value[2]` is the number 1.5"],
+        ),
+        ("geval", "contains-any", "[a, '007', 7, 1.5]", []),
+        (
+            "promptfoo",
+            "contains-any",
+            "[a, 007, 1.50]",
+            ["value` is the number 7", "value` is the number 1.5"],
+        ),
+        ("promptfoo", "equals", "007", ["value` is the number 7"]),
+        ("promptfoo", "not-contains", "1.0", ["value` is the number 1"]),
+        ("promptfoo", "not-contains", "'007'", []),
+        ("promptfoo", "regex", "-12.5", []),
+        ("promptfoo", "word-count", "010", ["value` is the number 10"]),
+        ("promptfoo", "equals", "true", []),
+    ],
+)
+@pytest.mark.parametrize(
+    "where", ["tests: [{{vars: {{a: x}}, assert: [{}]}}]", "defaultTest: {{assert: [{}]}}"]
+)
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_number_of_an_assertion_is_told_in_both_dialects(
+    tmp_path: Path, dialect: str, kind: str, value: str, told: list[str], where: str, is_nested: bool
+) -> None:
+    assertion = f"{{type: {kind}, value: {value}}}"
+    if is_nested:
+        assertion = f"{{type: assert-set, assert: [{assertion}]}}"
+    tests = "" if where.startswith("tests") else "tests: [{vars: {a: x}}]\n"
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        f"dialect: {dialect}\nprompts: '{{{{ a }}}}'\nproviders: echo\n{tests}{where.format(assertion)}\n"
+    )
+    found = prepare(RunRequest(path, {}), is_going_to_run=False).warnings
+    numbers = [problem.message for problem in found if "is not how it is written" in problem.message]
+    assert numbers == [f"`{text}, which is not how it is written" for text in told]
+
+
 def test_numbers_of_other_files_and_with_anchors_are_as_they_are(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     import_module("pyarrow.parquet").write_table(
@@ -278,6 +322,16 @@ def test_numbers_of_other_files_and_with_anchors_are_as_they_are(tmp_path: Path)
     (tmp_path / "t.jsonl").write_text('{"n": 1e-7, "f": 2E3}\n')
     (tmp_path / "t.py").write_text("def generate_tests():\n    yield {'n': 1, 'f': 0.5}\n")
     (tmp_path / "t.yaml").write_text("- {n: &n 12, f: 0.5}\n- {n: 7, f: &f 0.25}\n")
+    (tmp_path / "p.py").write_text(
+        "def generate_tests():\n    return [{'vars': {'n': 1}, 'assert': [{'type': 'equals', 'value': 5.0}]}]\n"
+    )
+    (tmp_path / "p.json").write_text('[{"vars": {"n": 1}, "assert": [{"type": "equals", "value": 5.0}]}]')
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        "dialect: promptfoo\nprompts: '{{ n }}'\nproviders: echo\ntests: [file://p.py, file://p.json]\n"
+    )
+    told = [problem.message for problem in prepare(RunRequest(path, {}), is_going_to_run=False).warnings]
+    assert not any("number" in message for message in told)
     names = ("t.parquet", "t.jsonl", "t.py", "t.yaml")
     tests = [f"file://{name}" for name in names]
     found = warnings(tmp_path, prompts=["{{ n }} {{ f }}"], tests=tests, defaultTest={"assert": [USED]})

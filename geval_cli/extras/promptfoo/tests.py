@@ -85,6 +85,18 @@ _ASSERTION_KEYS = ("contextTransform",)
 _HINT = "write the assertions for the original output"
 
 
+def _warn_of_numbers(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
+    """Warn of numbers in YAML that are looked for in another form: 007 or 1.0 may be a code or a version."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _warn_of_numbers(item, place.child(index), reading)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and place.has():
+        number, at = js_number(value), place.value()
+        if at is not None and at.file.endswith((".yaml", ".yml")) and at.length != len(number):
+            message = f"`value` is the number {number}, which is not how it is written"
+            reading.warn(message, at, "put quotes around it to keep it as it is")
+
+
 def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -> None:
     """Report keys that would change an assertion's verdict but are not supported by its type."""
     if not isinstance(value, list):
@@ -92,7 +104,10 @@ def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext)
     for index, item in enumerate(value):
         if not isinstance(item, dict):
             continue
-        model = ASSERTION_TYPES.get(str(item.get("type", "")).removeprefix("not-"))
+        kind = str(item.get("type", "")).removeprefix("not-")
+        model = ASSERTION_TYPES.get(kind)
+        if kind in _ON_TEXT:
+            _warn_of_numbers(item.get("value"), place.child(index, "value"), reading)
         for key in _ASSERTION_KEYS:
             if key in item and model is not None and key not in spellings(model):
                 reading.report(
