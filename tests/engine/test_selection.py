@@ -149,6 +149,17 @@ def test_a_seed_alone_selects_nothing() -> None:
         ({"description": "a"}, {"description": "a"}, True),
         ({"description": "a"}, {"description": "b"}, False),
         ({"description": "a"}, {"description": "a", "vars": {"x": 1}}, False),
+        *(
+            ({"description": one, "vars": {"x": 1}}, {"description": other, "vars": {"x": 1}}, are_alike)
+            for one, other, are_alike in (
+                ("Row #2", "Row #13", True),
+                ("Row #2", None, True),
+                ("Row #2", "Row #2b", False),
+                ("My Row #2", "My Row #3", False),
+            )
+        ),
+        ({"description": "Row #2"}, {"description": "Row #3"}, False),
+        ({"description": "Row #2", "vars": {"x": 1}}, {"description": "Row #2", "vars": {"x": 2}}, False),
     ],
 )
 def test_a_test_is_recognised_by_its_words_and_without_any_by_its_number(

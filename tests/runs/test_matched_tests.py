@@ -16,6 +16,8 @@ from geval_cli.extras.history import read_history
 from geval_cli.extras.run_pages import RunChoice
 from geval_cli.records import Status
 from geval_cli.report.report import write_results_file
+from geval_cli.runs.prepare import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.state import open_runs
 
@@ -113,6 +115,55 @@ def test_failing_tests_are_found_where_they_stand_now(folder: Path) -> None:
         results = list(load_report(runs, run_id).results())
     assert len(failing) == len(results) == 10
     assert {result.status for result in results} == {Status.FAILED}
+
+
+ROWS = {"one": "one", "two": "no", "three": "three", "four": "no"}
+
+
+def write_table(folder: Path, rows: dict[str, str], dialect: str, kind: str) -> Path:
+    if kind == "csv":
+        check = "__expected" if dialect == "promptfoo" else "assert.equals"
+        text = "".join(f"{x},{value}\n" for x, value in {"x": check, **rows}.items())
+    else:
+        tests = [
+            {"vars": {"x": x}, "assert": [{"type": "equals", "value": value}]} for x, value in rows.items()
+        ]
+        text = "".join(json.dumps(test) + "\n" for test in tests)
+    (folder / f"t.{kind}").write_text(text, encoding="utf-8")
+    keys = {"dialect": dialect, "prompts": ["{{ x }}"], "providers": ["echo"], "tests": f"file://t.{kind}"}
+    (folder / "c.json").write_text(json.dumps(keys), encoding="utf-8")
+    return folder / "c.json"
+
+
+@pytest.mark.parametrize(
+    ("changed", "run", "gone"),
+    [
+        (ROWS, {"two", "four"}, 0),
+        ({"new": "x", **ROWS}, {"two", "four"}, 0),
+        (dict(reversed(ROWS.items())), {"two", "four"}, 0),
+        ({"one": "one", "two": "two", "four": "no"}, {"two", "four"}, 0),
+        ({"one": "one", "2": "no", "four": "no"}, {"four"}, 1),
+        ({"one": "one", "2": "no", "three": "three", "4": "no"}, set(), 2),
+        ({"one": "no"}, set(), 2),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_failing_rows_of_a_changed_table_run_wherever_they_stand_or_it_is_said_that_they_are_gone(
+    tmp_path: Path, dialect: str, kind: str, changed: dict[str, str], run: set[str], gone: int
+) -> None:
+    first = store_run(write_table(tmp_path, ROWS, dialect, kind))
+    with open_runs(tmp_path / ".geval", {}) as runs:
+        failing = failing_tests(load_report(runs, first).results())
+    config = write_table(tmp_path, changed, dialect, kind)
+    prepared = prepare(RunRequest(config, {}, failing=failing, allows_empty=True))
+    assert {test.vars["x"] for test in prepared.suite.tests} == run
+    told = [item.message for item in prepared.warnings if "--filter-failing" in item.message]
+    are = {1: "1 test of --filter-failing is", 2: "2 tests of --filter-failing are"}
+    assert told == ([f"{are[gone]} not in the config, so not run"] if gone else [])
+    second = store_run(config)
+    found = compared(tmp_path, first, second)
+    assert found.paired == len(ROWS.keys() & changed.keys())
 
 
 def test_variables_that_a_program_makes_anew_are_no_other_test(tmp_path: Path) -> None:
