@@ -465,7 +465,7 @@ def leads_outside(reference: str, folder: Path, access: Access) -> bool:
     if not is_wildcard(name):
         return False
     try:
-        return any(_is_far(single, folder, access) for single in _without_braces(name))
+        return any(_is_far(single, folder, access) for single in without_braces(name))
     except ValueError:
         return True
 
@@ -514,7 +514,7 @@ def missing_file(reference: str, folder: Path, access: Access, asked_at: Locatio
 
 
 def _matches(pattern: str, folder: Path) -> list[Path]:
-    found = {folder / name for single in _without_braces(pattern) for name in matching_names(single, folder)}
+    found = {folder / name for single in without_braces(pattern) for name in matching_names(single, folder)}
     return sorted((path for path in found if path.is_file()), key=_walk_key, reverse=True)
 
 
@@ -524,7 +524,7 @@ def _walk_key(path: Path) -> tuple[tuple[bool, str], ...]:
     return (*((False, folder) for folder in folders), (True, name))
 
 
-def _without_braces(pattern: str) -> list[str]:
+def without_braces(pattern: str) -> list[str]:
     """Expand `a{1..3}.{txt,md}`, as Python's wildcards have no braces. Raises ValueError for too many names."""
     written_out, pending = [], [pattern]
     while pending:

@@ -35,6 +35,7 @@ from geval_cli.source.files import (
     open_problem,
     read_document,
     split_part,
+    without_braces,
 )
 from geval_cli.source.json_source import json_line_positions, read_json
 from geval_cli.source.source_map import ENV_MARK, MAX_DEPTH, Positions, SourcePath
@@ -130,11 +131,8 @@ def _is_bare(value: JsonValue, reading: LoadContext) -> bool:
 
 
 def _of_held(rows: list[tuple[JsonValue, SourcePath]]) -> list[RowSource]:
-    if not rows:
-        return []
-    return [
-        InMemoryRows(tuple(value for value, _ in rows), tuple(place for _, place in rows), is_inline=True)
-    ]
+    values, places = zip(*rows, strict=True) if rows else ((), ())
+    return [InMemoryRows(values, places, is_inline=True)] if rows else []
 
 
 def _joined(sources: list[RowSource]) -> RowSource:
@@ -251,11 +249,13 @@ def named_files(reference: str, asked_at: Location | None, reading: LoadContext)
             raise ConfigError(
                 [Problem(f"the folder `{path}` contains no files", asked_at, "use another one")]
             )
-    if found:
-        return sorted(found, key=lambda file: file.path.parts)
     name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    singles = () if not found or path.exists() else without_braces(name)
+    gone = [single for single in singles if not (is_wildcard(single) or (folder / single).exists())]
+    if found and not gone:
+        return sorted(found, key=lambda file: file.path.parts)
     if is_wildcard(name):
-        raise ConfigError([missing_file(reference, folder, access, asked_at)])
+        raise ConfigError([missing_file(gone[0] if gone else reference, folder, access, asked_at)])
     raise ConfigError([open_problem(folder / name, FileNotFoundError(), asked_at)])
 
 

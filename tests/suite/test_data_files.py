@@ -407,6 +407,32 @@ def test_a_sheet_that_holds_a_chart_is_passed_over(tmp_path: Path) -> None:
         assert problem.hint == "name one of: Sheet"
 
 
+@pytest.mark.parametrize(
+    ("written", "read", "missing"),
+    [
+        ("t{1,2}.csv", ["1", "2"], None),
+        ("t{1..2}.csv", ["1", "2"], None),
+        ("t{1,2}.{csv,csv}", ["1", "2"], None),
+        ("t{1,2}*.{csv,jsonl}", ["1", "2"], None),
+        ("{t,none}*.csv", ["1", "2"], None),
+        ("{odd,name}.csv", ["odd"], None),
+        ("t{1,2,3}.csv", [], "t3.csv"),
+        ("t{0..2}.csv", [], "t0.csv"),
+        ("t{1,2}.{csv,jsonl}", [], "t1.jsonl"),
+    ],
+)
+def test_each_file_that_braces_name_must_exist(
+    tmp_path: Path, written: str, read: list[str], missing: str | None
+) -> None:
+    for name, text in {"t1.csv": "1", "t2.csv": "2", "{odd,name}.csv": "odd"}.items():
+        (tmp_path / name).write_text(f"q\n{text}\n", encoding="utf-8")
+    if missing is None:
+        assert [dict(case.vars)["q"] for case in cases(tmp_path, f"file://{written}")] == read
+    else:
+        (problem,) = problems_of(tmp_path, {**ECHO, "tests": [f"file://{written}"]})
+        assert problem.message == f"there is no file `{tmp_path / missing}`"
+
+
 def test_a_formula_without_a_saved_value_is_no_empty_cell(tmp_path: Path) -> None:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
