@@ -117,6 +117,8 @@ def report_assertions(value: JsonValue, place: SourcePath, reading: LoadContext)
 
 
 _TEST_LEVEL = ("prompts", "providers", "assertScoringFunction")
+_TEST_KEYS = frozenset({*spellings(TestSpec), *_TEST_LEVEL, "providerOutput"}) - {"description"}
+_KEYS_SHOWN = 4
 _FOUND_OUT = {"params", "file_params", "output_replaces_answer", "made_vars"}
 _UNUSED_OPTIONS = frozenset({"runSerially", "repeat", "id"})
 
@@ -155,6 +157,12 @@ def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
         reading.report(f"{what} must be a mapping, found {describe_value(row.value)}", row.place.value())
         return None
     value = dict(row.value)
+    if what == "a test" and value.keys() - {"description"} and value.keys().isdisjoint(_TEST_KEYS):
+        message = (
+            f"this is no test: none of its keys (`{'`, `'.join(list(value)[:_KEYS_SHOWN])}`) is one of a test"
+        )
+        reading.report(message, row.place.value(), "put variables under `vars`")
+        return None
     variables = _variables(value.pop("vars", None), row, reading)
     if "providerOutput" in value:
         value["output"] = value.pop("providerOutput")

@@ -1,3 +1,4 @@
+import json
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,39 @@ BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
 def xs(folder: Path, tests: object, **files: str) -> list[object]:
     named = {name.replace("__", "."): text for name, text in files.items()}
     return [case.vars.get("x") for case in cases(folder, {**BASE, "tests": tests}, files=named)]
+
+
+ROWS = {
+    "flat": ({"x": "a"}, "`x`"),
+    "many keys": (dict.fromkeys("uvwxyz", "a"), "`u`, `v`, `w`, `x`"),
+    "a whole config": ({"tests": [{"vars": {"x": "a"}}]}, "`tests`"),
+    "described": ({"description": "d", "x": "a"}, "`description`, `x`"),
+    "variables": ({"vars": {"x": "a"}}, None),
+    "variables and a slip": ({"vars": {"x": "a"}, "stray": 1}, None),
+    "a description": ({"description": "d"}, None),
+    "an assertion": ({"assert": [{"type": "contains", "value": "a"}]}, None),
+    "an output": ({"providerOutput": "a"}, None),
+    "a choice": ({"providers": ["echo"]}, None),
+    "a threshold": ({"threshold": 0.5}, None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize("kind", ["inline", "list.json", "one.json", "t.jsonl", "t.yaml", "scenario"])
+@pytest.mark.parametrize("row", ROWS)
+def test_an_entry_without_any_key_of_a_test_is_refused(tmp_path: Path, row: str, kind: str) -> None:
+    value, keys = ROWS[row]
+    content = {"list.json": json.dumps([value]), "one.json": json.dumps(value), "t.jsonl": json.dumps(value)}
+    files = {kind: content.get(kind, json.dumps([value]))} if "." in kind else {}
+    tests = [f"file://{kind}"] if files else [value]
+    where = (
+        {"scenarios": [{"config": [{"vars": {}}], "tests": tests}]}
+        if kind == "scenario"
+        else {"tests": tests}
+    )
+    write_files(tmp_path, files)
+    told = [message for message in errors_of(tmp_path, {**BASE, **where}) if "this is no test" in message]
+    assert told == ([f"this is no test: none of its keys ({keys}) is one of a test"] if keys else [])
 
 
 def test_files_of_every_kind_wildcards_and_inline_tests_in_one_list(tmp_path: Path) -> None:
