@@ -311,7 +311,8 @@ def _tool_calls(items: list[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             continue
         name = item.get("name")
         given: Any = next(
-            (item[key] for key in ("arguments", "input", "action", "queries") if item.get(key)), {}
+            (item[key] for key in ("arguments", "input", "action", "queries") if item.get(key)),
+            {"code": item["code"]} if item.get("code") else {},
         )
         call_id = item.get("call_id") or item.get("id")
         name = name if isinstance(name, str) else kind.removesuffix(_CALL)
@@ -324,10 +325,10 @@ class EmbeddingProvider(EndpointProvider):
     writes = False
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        # There are no output tokens, and Voyage reports only the total.
+        # There are no output tokens, Voyage reports only the total, and a server that reports 0 does not count.
         counted = body.get("usage")
         named = counted if isinstance(counted, dict) else {}
-        read = named.get("prompt_tokens", named.get("total_tokens"))
+        read = named.get("prompt_tokens") or named.get("total_tokens") or None
         return read_chat_usage({**body, "usage": {**named, "prompt_tokens": read, "total_tokens": None}})
 
     def payload(self, request: ModelRequest) -> dict[str, Any]:
@@ -379,7 +380,7 @@ class CohereEmbeddingProvider(EmbeddingProvider):
         meta = body.get("meta")
         billed = meta.get("billed_units") if isinstance(meta, dict) else None
         return (
-            read_chat_usage({"usage": {"prompt_tokens": billed.get("input_tokens")}})
+            read_chat_usage({"usage": {"prompt_tokens": billed.get("input_tokens") or None}})
             if isinstance(billed, dict)
             else None
         )

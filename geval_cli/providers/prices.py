@@ -36,8 +36,10 @@ _HALF_IN_BATCHES = frozenset({"azure", "google", "mistral"})
 ai.google.dev/gemini-api/docs/batch-api, docs.mistral.ai/studio-api/batch-processing and
 learn.microsoft.com/azure/foundry/openai/how-to/batch, as of November 2026.
 """
-_WITH_TIERS = frozenset({"aws", "azure", "fireworks", "google"})
+_WITH_TIERS = frozenset({"aws", "azure", "fireworks", "google", "openai"})
 """Vendors that charge more or less for other service tiers, few of which are in the table."""
+_TIERS = ("fast", "flex", "offpeak", "priority", "provisioned_throughput", "reserved", "scale", "ultrafast")
+"""Tiers, and the speed of Claude, that never cost what the usual tier does."""
 _HALF_TIER = ("google", "flex")
 """The vendor and tier with half the usual price for every model: ai.google.dev/gemini-api/docs/flex-inference."""
 _OF_US_ALONE = 1.1
@@ -167,18 +169,19 @@ class ListPrice(Struct, frozen=True):
             "cache_write_1h_tokens": tokens.long_cache_write_tokens,
             "input_audio_tokens": tokens.input_audio_tokens,
             "output_audio_tokens": tokens.output_audio_tokens,
+            "cache_audio_read_tokens": tokens.cached_audio_tokens,
             # OpenAI's models that search for each answer do not report it.
             "web_searches": tokens.web_searches or int("-search-" in model),
         }
-        usage = table.Usage(**{name: count for name, count in counts.items() if count})
+        usage = table.Usage(**{name: count for name, count in counts.items() if count is not None})
         conditions = dict(tokens.conditions)
         # The table has no prices by region.
         share = _OF_US_ALONE if conditions.pop("inference_geo", "") == "us" else 1.0
         special = {**conditions, "processing": "batch"} if self.is_batch else conditions
-        tier = conditions.get("service_tier") if self.vendor in _WITH_TIERS else None
+        tier = conditions.get("service_tier" if self.vendor in _WITH_TIERS else "speed")
         try:
             found = table.calc_price(usage, model, provider_id=self.vendor, price_context=special)
-            if (self.is_batch or tier in ("flex", "priority", "reserved")) and found.total_price:
+            if (self.is_batch or tier in _TIERS) and found.total_price:
                 usual = {} if tier else conditions
                 is_half = (
                     self.vendor in _HALF_IN_BATCHES if self.is_batch else (self.vendor, tier) == _HALF_TIER

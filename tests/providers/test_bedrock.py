@@ -875,6 +875,22 @@ def test_what_is_no_answer_is_an_error(reply: Reply) -> None:
         exchange(reply)
 
 
+@pytest.mark.parametrize(
+    ("configured", "is_known"),
+    [
+        (None, True),
+        ({}, True),
+        ("optimized", True),
+        ({"latency": "standard"}, True),
+        ({"latency": "optimized"}, False),
+    ],
+)
+def test_a_faster_answer_costs_more_than_the_table_says(configured: Any, is_known: bool) -> None:
+    body = {**said({"text": "a"}).body, "performanceConfig": configured}
+    found = exchange(Reply(body=body), price="list")
+    assert (found.usage.cost_usd is not None) is is_known
+
+
 def test_tokens_from_the_vendors_cache_are_counted_and_priced() -> None:
     price = {"price": "list"}
     plain = exchange(said({"text": "a"}), **price)

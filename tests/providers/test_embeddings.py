@@ -50,14 +50,31 @@ def test_a_text_becomes_a_vector(kind: str, path: str) -> None:
         ("openai:text-embedding-3-small", {"prompt_tokens": 5, "total_tokens": 5}),
         ("mistral:mistral-embed", {"prompt_tokens": 5, "total_tokens": 8, "completion_tokens": 0}),
         ("voyage:voyage-3.5", {"total_tokens": 5}),
+        *[("openai:embedding:m", {"prompt_tokens": none, "total_tokens": 5}) for none in (0, None)],
+        *[
+            ("openai:embedding:m", usage)
+            for usage in (
+                {"prompt_tokens": 0, "total_tokens": 0}, {"total_tokens": 0}, {"prompt_tokens": 0}, {}, None,
+                {"prompt_tokens": "5"}, {"prompt_tokens": -5}, {"prompt_tokens": 0, "total_tokens": "5"},
+            )
+        ],
     ],
-)
-def test_vectors_cost_what_was_read(kind: str, usage: dict[str, int]) -> None:
+)  # fmt: skip
+def test_vectors_cost_what_was_read(kind: str, usage: Any) -> None:
+    counts = (usage or {}).values()
     with LoopbackServer(Reply(body={**GOOD, "usage": usage})) as server:
         price = {"input": 1_000_000, "output": 1_000_000}
         model = provider(kind, {"base_url": server.base_url, "apiKey": "k-123", "price": price})
         [response] = run(answer(model))
-    assert response.usage.cost_usd == 5.0
+    assert response.usage.cost_usd == (5.0 if 5 in counts else None)
+
+
+@pytest.mark.parametrize("billed", [{"input_tokens": 0}, {}, None, {"input_tokens": "5"}])
+def test_vectors_of_cohere_for_which_nothing_was_counted_are_not_free(billed: Any) -> None:
+    with LoopbackServer(Reply(body={**VECTORS, "meta": {"billed_units": billed}})) as server:
+        config = {"base_url": server.base_url, "apiKey": "k-123", "price": {"input": 1, "output": 1}}
+        [response] = run(answer(provider("cohere:embedding:embed-v4.0", config)))
+    assert response.usage.cost_usd is None
 
 
 VECTORS = {

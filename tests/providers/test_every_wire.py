@@ -876,6 +876,17 @@ def test_a_picture_in_the_place_of_a_text_is_not_bought_again(name: str, body: A
     assert "judges texts" in error.value.hint
 
 
+@pytest.mark.parametrize("reason", ["pause_turn", "compaction"])
+@pytest.mark.parametrize("name", ["anthropic", "openai"])
+def test_a_turn_that_pauses_is_not_bought_again(name: str, reason: str) -> None:
+    body = messages([{"type": "text", "text": "so far"}], reason)
+    native = {"choices": [{**CHAT["choices"][0], "native_finish_reason": reason}]}
+    with pytest.raises(ProviderResponseError) as error:
+        exchange(name, body if name == "anthropic" else native)
+    assert not error.value.is_retryable
+    assert "server tools" in error.value.hint
+
+
 RICH: dict[str, Any] = {
     "openai:m": {
         "choices": [

@@ -87,6 +87,18 @@ def test_a_service_tier_has_its_own_price() -> None:
         (ListPrice("azure", "gpt-4-0613"), {"service_tier": "default"}, 1.0),
         (ListPrice("aws", "anthropic.claude-3-5-sonnet-20241022-v2:0"), {"service_tier": "flex"}, None),
         (ListPrice("aws", "anthropic.claude-3-5-sonnet-20241022-v2:0"), {"service_tier": "default"}, 1.0),
+        *[
+            (ListPrice("google", "gemini-2.5-flash"), {"service_tier": tier}, None)
+            for tier in ("provisioned_throughput", "offpeak")
+        ],
+        *[
+            (GPT_4, {"service_tier": tier}, None)
+            for tier in ("flex", "priority", "scale", "ultrafast", "reserved")
+        ],
+        *[(GPT_4, {"service_tier": tier}, 1.0) for tier in ("default", "standard", "auto")],
+        (ListPrice("anthropic", "claude-opus-5"), {"speed": "fast"}, 2.0),
+        (CLAUDE, {"speed": "fast"}, None),  # not in the table
+        (CLAUDE, {"speed": "standard", "service_tier": "standard"}, 1.0),
         (CLAUDE, {"inference_geo": "us"}, 1.1),
         (CLAUDE, {"inference_geo": "global"}, 1.0),
     ],
@@ -116,6 +128,35 @@ def test_batches_cost_half_where_the_vendor_says_so_for_all_models(
     direct, batched = (ListPrice(vendor, model, is_batch=flag).cost_usd(tokens) for flag in (False, True))
     assert direct
     assert batched == (None if share is None else pytest.approx(direct * share))
+
+
+@pytest.mark.parametrize(
+    ("cached", "of_audio", "cost_usd"),
+    [
+        (0, None, 0.4 * 0.3 + 0.6 * 1.0),
+        (300, [], None),  # which of the two was cached is not said
+        (300, [{"modality": "TEXT", "tokenCount": 300}], 0.1 * 0.3 + 0.3 * 0.03 + 0.6 * 1.0),
+        (300, [{"modality": "AUDIO", "tokenCount": 300}], 0.4 * 0.3 + 0.3 * 1.0 + 0.3 * 0.1),
+        (300, [{"modality": "AUDIO", "tokenCount": "300"}], None),
+        (300, [{"modality": "AUDIO", "tokenCount": 301}], None),
+    ],
+)
+def test_what_gemini_heard_before_costs_less(
+    cached: int, of_audio: list[Any] | None, cost_usd: float | None
+) -> None:
+    usage = {
+        "promptTokenCount": 1000,
+        "candidatesTokenCount": 0,
+        "promptTokensDetails": [
+            {"modality": "AUDIO", "tokenCount": 600},
+            {"modality": "TEXT", "tokenCount": 400},
+        ],
+        "cachedContentTokenCount": cached,
+        "cacheTokensDetails": of_audio,
+    }
+    model: Any = provider("google:gemini-2.5-flash", {"apiKey": "k"})
+    found = model.price.cost_usd(model.tokens({"usageMetadata": usage}))
+    assert found == (None if cost_usd is None else pytest.approx(cost_usd / 1000))
 
 
 def test_claude_has_its_list_price_at_vertex_where_it_costs_the_same_everywhere() -> None:
@@ -410,10 +451,24 @@ def _with_call(kind: str) -> Any:
     return {**body, "output": [{"type": kind, "id": "c", "status": "completed"}, *body["output"]]}
 
 
-def _drawn(count: Any) -> Any:
+def _drawn(count: Any, modality: Any = "IMAGE") -> Any:
     body = _of_gemini(0)
-    details = [{"modality": "TEXT", "tokenCount": 9}, {"modality": "IMAGE", "tokenCount": count}]
+    details = [{"modality": "TEXT", "tokenCount": 9}, {"modality": modality, "tokenCount": count}]
     return {**body, "usageMetadata": {**body["usageMetadata"], "candidatesTokensDetails": details}}
+
+
+def _grounded(chunk: Any) -> Any:
+    [candidate] = _of_gemini(0)["candidates"]
+    return {
+        **_of_gemini(0),
+        "candidates": [{**candidate, "groundingMetadata": {"groundingChunks": [None, chunk]}}],
+    }
+
+
+def _advised(kind: str) -> Any:
+    body = _of_claude(0)
+    steps = [None, {"type": kind, "model": "claude-opus-5", "input_tokens": 9, "output_tokens": 900}]
+    return {**body, "usage": {**body["usage"], "iterations": steps}}
 
 
 @pytest.mark.parametrize(
@@ -425,13 +480,22 @@ def _drawn(count: Any) -> Any:
         ("openai:responses:gpt-4.1", _with_call("mcp_call"), True),
         ("google:gemini-2.5-flash-image", _drawn(1290), False),
         ("google:gemini-2.5-flash-image", _drawn(0), True),
+        *[
+            ("google:gemini-2.5-flash", _drawn(90, modality), modality in ("TEXT", None, [], {}))
+            for modality in ("AUDIO", "VIDEO", "TEXT", None, [], {})
+        ],
+        ("google:gemini-2.5-flash", _grounded({"maps": {"uri": "https://maps.google.com/?cid=1"}}), False),
+        ("google:gemini-2.5-flash", _grounded({"web": {"uri": "https://example.com"}}), True),
+        ("anthropic:claude-sonnet-4-5", _advised("advisor_message"), False),
+        ("anthropic:claude-sonnet-4-5", _advised("message"), True),
+        ("anthropic:claude-sonnet-4-5", _advised("never heard of"), True),
     ],
 )
 def test_what_is_not_paid_by_tokens_has_no_list_price(name: str, body: Any, is_known: bool) -> None:
     own: Any = {"input": 1, "output": 1}
     for price in ("list", own):
         with LoopbackServer(Reply(body=body)) as server:
-            keys = dict.fromkeys(("OPENAI_API_KEY", "GEMINI_API_KEY"), "k")
+            keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "k")
             model = provider(name, {"base_url": server.base_url, "price": price}, env=keys)
             [response] = run(answer(model, ask()))
         assert (response.usage.cost_usd is not None) is (is_known or price is own)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -85,6 +86,26 @@ def test_a_schema_shapes_the_answer() -> None:
     written = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     _, sent = exchange(ask(), response_format=written)
     assert sent["text"]["format"] == {"type": "json_schema", "name": "x", "schema": schema}
+
+
+@pytest.mark.parametrize(
+    ("item", "arguments"),
+    [
+        ({"type": "code_interpreter_call", "code": "1 + 1", "container_id": "c"}, {"code": "1 + 1"}),
+        ({"type": "code_interpreter_call", "code": None, "container_id": "c"}, {}),
+        (
+            {"type": "web_search_call", "action": {"type": "search", "query": "x"}},
+            {"type": "search", "query": "x"},
+        ),
+        ({"type": "file_search_call", "queries": ["x"]}, ["x"]),
+        ({"type": "mcp_call", "name": "f", "arguments": '{"a": 1}'}, {"a": 1}),
+    ],
+)
+def test_calls_that_ran_have_their_arguments(item: dict[str, Any], arguments: Any) -> None:
+    text = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "2"}]}
+    response, _ = exchange(ask(), said(item, text))
+    [call] = response.choices[0].tool_calls
+    assert json.loads(call["function"]["arguments"]) == arguments
 
 
 def test_calls_are_the_answer_when_nothing_is_said() -> None:

@@ -117,6 +117,33 @@ def test_one_count_that_cannot_be_makes_all_of_a_message_unknown(name: str, odd:
     assert read_messages_usage({"usage": {"input_tokens": 7, "output_tokens": 3, name: odd}}) is None
 
 
+def step(kind: str, *counts: Any) -> dict[str, Any]:
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return {"type": kind, **dict(zip(names, counts, strict=False))}
+
+
+@pytest.mark.parametrize(
+    ("steps", "counts"),
+    [
+        (None, (7, 3, 0, 0)),
+        ([], (7, 3, 0, 0)),
+        ("x", (7, 3, 0, 0)),
+        ([None, 5, {}], (7, 3, 0, 0)),
+        ([step("message", 7, 3)], (7, 3, 0, 0)),
+        ([step("compaction", 100, 10), step("message", 7, 3)], (107, 13, 0, 0)),
+        ([step("compaction", 100, 10, 20, 30), step("compaction", 1, 1, 2, 3)], (163, 14, 22, 33)),
+        ([step("compaction", "100", 10)], None),
+        ([step("compaction", -1, 10)], None),
+    ],
+)
+def test_the_summaries_of_a_long_conversation_count_which_the_totals_leave_out(
+    steps: Any, counts: tuple[int, ...] | None
+) -> None:
+    found = read_messages_usage({"usage": {"input_tokens": 7, "output_tokens": 3, "iterations": steps}})
+    assert (found and (found.input_tokens, found.output_tokens)) == (counts and counts[:2])
+    assert (found and (found.cache_read_tokens, found.cache_write_tokens)) == (counts and counts[2:])
+
+
 def test_a_whole_number_may_be_written_with_a_point_and_what_is_null_is_not_said() -> None:
     usage = {"prompt_tokens": 7.0, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": None}}
     assert chat(usage) == TokenUsage(7, 3)

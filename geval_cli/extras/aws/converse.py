@@ -444,6 +444,8 @@ def _usage_of(body: Mapping[str, Any]) -> TokenUsage | None:
                 cache_write_tokens=written,
                 long_cache_write_tokens=sum(count_in(item, "inputTokens") for item in long),
                 conditions={} if tier is None else {"service_tier": tier},
+                # It costs more, and is not in the table of prices.
+                is_partial=part_in(body, "performanceConfig").get("latency") == "optimized",
             )
         )
     except InvalidCountError:

@@ -11,7 +11,6 @@ from geval_cli.providers.base import ProviderSource
 from geval_cli.providers.presets import Endpoint, endpoint_of
 from geval_cli.providers.wire.chat import (
     TOOL_ERROR,
-    NotAnAnswer,
     called_function,
     content_text,
     error_part,
@@ -253,12 +252,9 @@ def _choice(received: JsonAnswer) -> Choice:
         if isinstance(block.get("name"), str) and block["name"] and isinstance(block.get("input", {}), dict)
     )
     to_run = [block for block in listed if block["type"] not in _RAN]
-    try:
-        refuse_other_speaker(body.get("role"))
-        end = whole_end(MESSAGES, body.get("stop_reason"), error_part(blocks))
-        refuse_lost_calls(end, calls, listed=len(listed))
-    except NotAnAnswer as error:
-        raise received.refuse(str(error)) from error
+    refuse_other_speaker(body.get("role"))
+    end = whole_end(MESSAGES, body.get("stop_reason"), error_part(blocks))
+    refuse_lost_calls(end, calls, listed=len(listed))
     said = reply_text(blocks)
     text = said or (json.dumps(to_run, ensure_ascii=False) if to_run else "")
     if not text and (said is None or not is_all_text(blocks)) and not may_be_empty(end):

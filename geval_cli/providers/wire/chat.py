@@ -10,6 +10,7 @@ from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.providers.unsupported import error_words
 from geval_cli.providers.wire.finish_reasons import CHAT, FinishReason, end_of, known_end
+from geval_cli.providers.wire.token_usage import entries_in
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenAlternative, TokenLogprob
 
 # The codes of Azure and OpenAI, and the keys of OpenRouter and MiniMax, for a prompt refused because of its content.
@@ -83,15 +84,11 @@ def parse_choices(body: Mapping[str, Any]) -> tuple[tuple[Choice, ...], str]:
     An empty text in place of something missing or unreadable would be judged, and fail, as if it were the answer. So
     `""` is an empty answer, while null, thoughts or an interrupted text are not answers.
     """
-    raw = body.get("choices")
-    entries = [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else []
+    entries = entries_in(body, "choices")
     entries.sort(key=lambda entry: place_of(entry.get("index")))
-    of_prompt = body.get("prompt_filter_results") or body.get("prompt_annotations")
+    of_prompt = entries_in(body, "prompt_filter_results") or entries_in(body, "prompt_annotations")
     is_stopped = body.get("input_sensitive") is True or body.get("output_sensitive") is True
-    is_stopped = is_stopped or any(
-        isinstance(item, dict) and is_filtered(item.get("content_filter_results"))
-        for item in (of_prompt if isinstance(of_prompt, list) else ())
-    )
+    is_stopped = is_stopped or any(is_filtered(item.get("content_filter_results")) for item in of_prompt)
     choices, wrong = [], ""
     for entry in entries:
         try:

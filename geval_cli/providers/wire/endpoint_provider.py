@@ -46,7 +46,12 @@ MAX_TOP_LOGPROBS = 20
 """The most alternatives per token that OpenAI and Google give; a server that gives fewer says how many."""
 
 _HTTP_ERROR = compile_later(r"[45][0-9]{2}")
-_PICTURE = compile_later(r'"inlineData"|"image_generation_call"|"image_url"\s*:|"images"\s*:\s*\[\s*\{')
+_PICTURE = r'"inlineData"|"image_generation_call"|"image_url"\s*:|"images"\s*:\s*\[\s*\{'
+_PAUSE = r'"(?:stop|native_finish)_reason"\s*:\s*"(?:pause_turn|compaction)"'
+_BOUGHT_ONCE = {
+    compile_later(_PICTURE): "geval judges texts: use a model that answers in words",
+    compile_later(_PAUSE): "allow fewer calls of server tools, and no pause after a compaction",
+}
 
 
 class JsonAnswer(NamedTuple):
@@ -168,7 +173,7 @@ class EndpointProvider:
         """Return the answers in a reply, at least one.
 
         Raises:
-            ProviderError: no answer can be read.
+            ProviderError, NotAnAnswer: no answer can be read.
         """
         raise NotImplementedError
 
@@ -309,10 +314,7 @@ class EndpointProvider:
                 if words and filtered_choice(reply_text) is None:
                     raise received.refuse(f"an error instead of an answer: {words[:_ERROR_CHARS]}")
             if isinstance(body, dict):
-                try:
-                    refuse_other_status({key: body.get(key) for key in self.status_keys})
-                except NotAnAnswer as error:
-                    raise received.refuse(str(error)) from error
+                refuse_other_status({key: body.get(key) for key in self.status_keys})
             choices = self.choices(received, request)
             if all(choice.text.strip() or choice.finish_reason != FinishReason.STOP for choice in choices):
                 return choices
@@ -321,7 +323,8 @@ class EndpointProvider:
             if tokens is None or tokens.output_tokens or not self.writes:
                 return choices
             raise received.refuse("an empty answer: the model wrote no tokens")
-        except ProviderError as error:
+        except (ProviderError, NotAnAnswer) as caught:
+            error = received.refuse(str(caught)) if isinstance(caught, NotAnAnswer) else caught
             is_no_answer = isinstance(error, ProviderResponseError)
             tokens = self.tokens(body) if isinstance(body, dict) else None
             if isinstance(body, dict) and (is_no_answer or tokens is not None):
@@ -330,10 +333,11 @@ class EndpointProvider:
                 )
                 error.cost_usd = usage.cost_usd
                 error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
-            if is_no_answer and _PICTURE.search(received.reply.text):  # which would be drawn, and paid, again
-                error.is_retryable = False
-                error.hint = "geval judges texts: use a model that answers in words"
-            raise
+            # A picture would be drawn again, and a long turn paid again, up to the next pause.
+            for pattern, hint in _BOUGHT_ONCE.items() if is_no_answer else ():
+                if pattern.search(received.reply.text):
+                    error.is_retryable, error.hint = False, hint
+            raise error from caught.__cause__
 
     def _in_place_of_error(self, received: JsonAnswer, request: ModelRequest) -> Choice:
         """Return the message of a content filter in a 2xx reply with an `error`; other errors may be there, too.

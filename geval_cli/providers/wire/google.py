@@ -29,7 +29,14 @@ from geval_cli.providers.wire.chat import (
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider, JsonAnswer
 from geval_cli.providers.wire.finish_reasons import GEMINI, FinishReason
 from geval_cli.providers.wire.parameters import GOOGLE_API, gemini_effort_mistake, gemini_thinking, schema_of
-from geval_cli.providers.wire.token_usage import TokenUsage, read_chat_usage, text_in, whole_count
+from geval_cli.providers.wire.token_usage import (
+    TokenUsage,
+    entries_in,
+    part_in,
+    read_chat_usage,
+    text_in,
+    whole_count,
+)
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, TokenLogprob
 from geval_cli.source.media import with_parts_of
 
@@ -86,41 +93,47 @@ class GoogleProvider(EndpointProvider):
         written = [counted.get(name) for name in ("candidatesTokenCount", "thoughtsTokenCount")]
         # The results of Google's own tools count as input, too.
         asked = [counted.get(name) for name in ("promptTokenCount", "toolUsePromptTokenCount")]
-        heard = _counts(counted.get("promptTokensDetails"), "AUDIO")
-        drawn = _counts(counted.get("candidatesTokensDetails"), "IMAGE")  # they cost more than text
-        usage = {
-            "prompt_tokens": _sum(asked),
-            "completion_tokens": _sum(written),
-            "prompt_tokens_details": {
-                "cached_tokens": counted.get("cachedContentTokenCount"),
-                "audio_tokens": _sum(heard),
-            },
-        }
+        heard, cached = (
+            _counts(counted, name, _SPEECH) for name in ("promptTokensDetails", "cacheTokensDetails")
+        )
+        details = {"cached_tokens": counted.get("cachedContentTokenCount"), "audio_tokens": _sum(heard)}
+        usage = {"prompt_tokens": _sum(asked), "completion_tokens": _sum(written)}
         # Gemini's API reports the tier, Vertex the type of traffic.
         tier = (text_in(counted, "serviceTier") or text_in(counted, "trafficType") or "").lower()
         answered = {"model": body.get("modelVersion"), "service_tier": tier.removeprefix("on_demand_")}
-        tokens = read_chat_usage({"usage": usage, **answered})
+        tokens = read_chat_usage({"usage": {**usage, "prompt_tokens_details": details}, **answered})
         if tokens is None:
             return None
-        searches = _searches(body, self._endpoint.model)
-        return structs.replace(tokens, web_searches=searches, is_partial=any(drawn))
+        # Pictures and speech cost more than text, and places on Google's maps cost per answer.
+        drawn = _counts(counted, "candidatesTokensDetails", (*_SPEECH, "IMAGE", "VIDEO"))
+        grounded = [part_in(item, "groundingMetadata") for item in _candidates(body)]
+        return structs.replace(
+            tokens,
+            web_searches=_searches(grounded, self._endpoint.model),
+            is_partial=any(drawn)
+            or any("maps" in chunk for part in grounded for chunk in entries_in(part, "groundingChunks")),
+            cached_audio_tokens=whole_count(_sum(cached)) if counted.get("cacheTokensDetails") else None,
+        )
 
 
-def _counts(details: Any, modality: str) -> list[Any]:
-    """Return the token counts of one modality, such as audio or images."""
-    items = [item for item in details if isinstance(item, dict)] if isinstance(details, list) else []
-    return [item.get("tokenCount") for item in items if item.get("modality") == modality]
+_SPEECH = ("AUDIO",)
 
 
-def _searches(body: Mapping[str, Any], model: str) -> int:
+def _counts(counted: Mapping[str, Any], name: str, modalities: tuple[str, ...]) -> list[Any]:
+    """Return the token counts of some modalities in one of the lists of details."""
+    return [
+        item.get("tokenCount") for item in entries_in(counted, name) if item.get("modality") in modalities
+    ]
+
+
+def _searches(grounded: list[Mapping[str, Any]], model: str) -> int:
     """Return how many web searches are charged: each query, or up to Gemini 2.5 each answer with at least one.
 
     See ai.google.dev/gemini-api/docs/google-search, "Pricing", as of November 2026.
     """
     queries = 0
-    for item in _candidates(body):
-        grounding = item.get("groundingMetadata")
-        listed = grounding.get("webSearchQueries") if isinstance(grounding, dict) else None
+    for grounding in grounded:
+        listed = grounding.get("webSearchQueries")
         queries += sum(bool(query) for query in listed) if isinstance(listed, list) else 0
     return min(queries, 1) if model.startswith(("gemini-1", "gemini-2")) else queries
 
@@ -275,8 +288,7 @@ _NO_REASON = ("BLOCK_REASON_UNSPECIFIED", "BLOCKED_REASON_UNSPECIFIED")
 
 
 def _candidates(body: Any) -> list[dict[str, Any]]:
-    listed = body.get("candidates") if isinstance(body, dict) else None
-    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return entries_in(body, "candidates") if isinstance(body, dict) else []
 
 
 def _choice(received: JsonAnswer) -> Choice:
@@ -297,8 +309,7 @@ def _choice(received: JsonAnswer) -> Choice:
 def _candidate(candidate: Mapping[str, Any], received: JsonAnswer) -> Choice:
     content = candidate.get("content")
     content = content if isinstance(content, dict) else {}
-    written = content.get("parts")
-    parts = [part for part in written if isinstance(part, dict)] if isinstance(written, list) else []
+    parts = entries_in(content, "parts")
     said = [part for part in parts if not part.get("thought")]
     texts = [part["text"] for part in said if isinstance(part.get("text"), str)]
     calls = [part for part in said if _is_call(part)]
@@ -306,7 +317,7 @@ def _candidate(candidate: Mapping[str, Any], received: JsonAnswer) -> Choice:
         refuse_other_speaker(content.get("role"))
         for place in (candidate, content):
             refuse_other_status(place)
-        wrong = error_in(candidate, content) or error_part(written)
+        wrong = error_in(candidate, content) or error_part(parts)
         end = whole_end(GEMINI, candidate.get("finishReason"), wrong)
         refuse_lost_calls(end, calls, listed=sum("functionCall" in part for part in said))
     except NotAnAnswer as error:
@@ -316,11 +327,7 @@ def _candidate(candidate: Mapping[str, Any], received: JsonAnswer) -> Choice:
     is_silence = bool(texts) and len(texts) == len(parts) and end is FinishReason.STOP
     if not text and not is_silence and not may_be_empty(end):
         raise received.refuse("an answer without content")
-    ratings = candidate.get("safetyRatings")
-    if any(
-        isinstance(item, dict) and item.get("blocked") is True
-        for item in (ratings if isinstance(ratings, list) else ())
-    ):
+    if any(item.get("blocked") is True for item in entries_in(candidate, "safetyRatings")):
         end = FinishReason.FILTERED
     elif calls and end is FinishReason.STOP:
         end = FinishReason.TOOL_CALLS

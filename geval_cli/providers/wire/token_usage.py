@@ -23,6 +23,7 @@ LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutput
 """The names that configs may use for the limit on new tokens."""
 _LIMIT_NAMES = (*LIMITS, "max_new_tokens", "maxTokens")
 _INPUT_NAMES = ("prompt", "input", "prompt_tokens", "input_tokens")
+_MESSAGE_COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _CONDITIONS = ("service_tier", "speed", "inference_geo")
 _OUTPUT_NAMES = ("completion", "output", "completion_tokens", "output_tokens")
 
@@ -42,6 +43,7 @@ class TokenUsage(Struct, frozen=True):
         charged_usd: what the server says it charged; None when it does not say.
         web_searches: how often the vendor searched the web for the answer, which it charges for as well.
         is_partial: whether the vendor also did something else that it charges an unknown amount for.
+        cached_audio_tokens: the part of `cache_read_tokens` that was audio; None when the server does not say.
     """
 
     input_tokens: int = 0
@@ -56,6 +58,7 @@ class TokenUsage(Struct, frozen=True):
     charged_usd: float | None = None
     web_searches: int = 0
     is_partial: bool = False
+    cached_audio_tokens: int | None = None
 
 
 class Exchange(Struct, frozen=True):
@@ -81,14 +84,10 @@ def plausible_tokens(tokens: TokenUsage | None, exchange: Exchange) -> TokenUsag
     """
     if tokens is None:
         return None
-    each = (
-        _UNBOUNDED_OUTPUT
-        if exchange.max_tokens is None
-        else _UNSEEN_OUTPUT + _PAST_LIMIT * exchange.max_tokens
-    )
-    is_possible = _can_be_read(tokens.input_tokens, exchange.sent) and tokens.output_tokens <= each * max(
-        1, exchange.answers
-    )
+    limit = exchange.max_tokens
+    each = _UNBOUNDED_OUTPUT if limit is None else _UNSEEN_OUTPUT + _PAST_LIMIT * limit
+    is_possible = tokens.output_tokens <= each * max(1, exchange.answers)
+    is_possible = is_possible and _can_be_read(tokens.input_tokens, exchange.sent)
     if any(exchange.texts):
         is_possible = is_possible and tokens.input_tokens > 0 and tokens.output_tokens > 0
     return tokens if is_possible else None
@@ -128,17 +127,23 @@ def read_messages_usage(body: Mapping[str, Any]) -> TokenUsage | None:
     if not isinstance(usage, dict) or not reports(usage, "input_tokens", "output_tokens"):
         return None
     try:
-        cache_read = count_in(usage, "cache_read_input_tokens")
-        cache_write = count_in(usage, "cache_creation_input_tokens")
+        steps = entries_in(usage, "iterations")
+        # The totals leave out summaries of the conversation, and a model that advises, which has its own price.
+        parts = (usage, *(step for step in steps if step.get("type") == "compaction"))
+        plain, output, cache_read, cache_write = (
+            sum(count_in(part, name) for part in parts) for name in _MESSAGE_COUNTS
+        )
+        kept = [count_in(part_in(part, "cache_creation"), "ephemeral_1h_input_tokens") for part in parts]
         messages_usage = TokenUsage(
-            count_in(usage, "input_tokens") + cache_read + cache_write,
-            count_in(usage, "output_tokens"),
+            plain + cache_read + cache_write,
+            output,
             cache_read_tokens=cache_read,
             cache_write_tokens=cache_write,
-            long_cache_write_tokens=count_in(part_in(usage, "cache_creation"), "ephemeral_1h_input_tokens"),
+            long_cache_write_tokens=sum(kept),
             model=text_in(body, "model"),
             conditions=_conditions(usage),
             web_searches=count_in(part_in(usage, "server_tool_use"), "web_search_requests"),
+            is_partial=any(step.get("type") == "advisor_message" for step in steps),
         )
         return consistent(messages_usage)
     except InvalidCountError:
@@ -169,12 +174,10 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
         output_tokens = max(output_tokens, count_in(usage, "total_tokens") - input_tokens)
     # The cost at OpenRouter or Perplexity; with the user's own key for the vendor, the vendor's cost is added.
     cost = usage.get("cost")
-    charged = _amount_usd(cost.get("total_cost") if isinstance(cost, dict) else cost)
-    if charged is None or not usage.get("is_byok"):
-        charged_usd = charged
-    else:
+    charged_usd = _amount_usd(cost.get("total_cost") if isinstance(cost, dict) else cost)
+    if charged_usd is not None and usage.get("is_byok"):
         upstream = _amount_usd(part_in(usage, "cost_details").get("upstream_inference_cost"))
-        charged_usd = None if upstream is None else charged + upstream
+        charged_usd = None if upstream is None else charged_usd + upstream
     if (ticks := finite_amount(usage.get("cost_in_usd_ticks"))) is not None:
         charged_usd = ticks / _TICKS_PER_USD
     return TokenUsage(
@@ -209,6 +212,12 @@ def part_in(usage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return a mapping inside a usage; an empty one when it is missing."""
     part = usage.get(name)
     return part if isinstance(part, dict) else {}
+
+
+def entries_in(place: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the mappings in a list inside a part of a reply; none when the list is missing."""
+    listed = place.get(name)
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 def count_in(usage: Mapping[str, Any], name: str) -> int:
