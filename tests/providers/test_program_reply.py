@@ -1,13 +1,15 @@
 """What the user's own program says that an answer took: amounts that cannot be are unknown, and never 0."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from geval_cli.errors import ProviderShapeError
+from geval_cli.errors import ProviderRequestError, ProviderShapeError
 from geval_cli.extras.programs.providers.base import ProgramSettings, read_program_reply
 from geval_cli.providers.prices import FixedPrice
+from geval_cli.providers.wire.finish_reasons import KNOWN_REASONS, known_end
 from geval_cli.records import Usage
 
 PRICED = ProgramSettings("python:p.py", price=FixedPrice(1_000_000, 1_000_000))
@@ -54,3 +56,23 @@ def test_tokens_are_read_under_each_of_their_names(counts: object) -> None:
 def test_a_null_output_is_no_answer() -> None:
     with pytest.raises(ProviderShapeError, match="no answer: its `output` is null"):
         usage_of({"output": None})
+
+
+OWN_REASONS = ("goal_reached", "", None, 7)
+"""Reasons of the user's own, which say nothing to geval."""
+
+
+@pytest.mark.parametrize("key", ["finish_reason", "finishReason"])
+@pytest.mark.parametrize("reason", [*dict.fromkeys((*KNOWN_REASONS, "ERROR", "pause_turn")), *OWN_REASONS])
+def test_an_answer_that_is_not_whole_is_not_judged(reason: Any, key: str) -> None:
+    end = known_end(reason) if isinstance(reason, str) else None
+    reply = {"output": "so far", key: reason, "cost": 0.5, "tokenUsage": {"prompt": 1, "completion": 2}}
+    if end is None or end.is_answer:
+        assert read_program_reply(reply, PRICED, prompt="hello") == ("so far", Usage(1, 1, 2, cost_usd=0.5))
+        return
+    with pytest.raises(ProviderRequestError, match="no whole answer") as caught:
+        read_program_reply(reply, PRICED, prompt="hello")
+    assert (caught.value.cost_usd, caught.value.input_tokens, caught.value.output_tokens) == (0.5, 1, 2)
+    assert not caught.value.is_retryable
+    by_promptfoo = replace(PRICED, folder="/")
+    assert read_program_reply(reply, by_promptfoo, prompt="hello")[0] == "so far"

@@ -27,6 +27,7 @@ from geval_cli.providers.wire.chat import (
     reported_logprobs,
     request_text,
 )
+from geval_cli.providers.wire.finish_reasons import known_end
 from geval_cli.providers.wire.token_usage import (
     Exchange,
     TokenUsage,
@@ -57,7 +58,12 @@ class ProgramSettings:
     @property
     def told_config(self) -> dict[str, Any]:
         """Return the config to pass to the program; by promptfoo's rules it includes the config file's folder."""
-        return {**self.config, "basePath": self.folder} if self.folder else dict(self.config)
+        return {**self.config, "basePath": self.folder} if self.by_promptfoo else dict(self.config)
+
+    @property
+    def by_promptfoo(self) -> bool:
+        """Return whether promptfoo's rules hold."""
+        return bool(self.folder)
 
     @property
     def processes(self) -> int:
@@ -214,7 +220,8 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
         prompt: the prompt that was sent; token counts that are impossible for its length are ignored.
 
     Raises:
-        ProviderRequestError: the mapping has an `error`.
+        ProviderRequestError: the mapping has an `error`, or a finish reason that says that the answer is not complete
+            (promptfoo's rules know no such reasons).
         ProviderShapeError: the result is neither, or its `output` is null or cannot be written as JSON.
     """
     if isinstance(result, str):
@@ -233,6 +240,9 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     if isinstance(result, dict) and result.get("error"):
         message = caller.secrets.excerpt(f"{caller.id} reported an error: {result['error']}")
         error = ProviderRequestError(message, provider_id=caller.id)
+    elif (reason := _unfinished(result, caller)) is not None:
+        message = caller.secrets.excerpt(f"{caller.id} returned no whole answer (finish reason: {reason})")
+        error = ProviderRequestError(message, provider_id=caller.id)
     elif unwritten is not None:
         message = caller.secrets.excerpt(f"{caller.id} returned an `output` that cannot be JSON: {unwritten}")
         error = ProviderShapeError(message, provider_id=caller.id)
@@ -247,6 +257,12 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     error.cost_usd = usage.cost_usd
     error.input_tokens, error.output_tokens = usage.input_tokens, usage.output_tokens
     raise error
+
+
+def _unfinished(result: Any, caller: ProgramSettings) -> str | None:
+    reason = reported_finish_reason(result)
+    end = None if reason is None or caller.by_promptfoo else known_end(reason)
+    return None if end is None or end.is_answer else reason
 
 
 def _data_of(value: Any) -> Any:
