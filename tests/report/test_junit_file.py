@@ -185,13 +185,16 @@ def test_gates_are_cases_of_a_suite_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", RunStatus)
 @pytest.mark.parametrize("gates", [(), (GateResult("pass_rate >= 0.5", Status.PASSED, 1.0),)])
+@pytest.mark.parametrize(
+    ("planned", "said"), [(None, "1 case"), (1, "1 of 1 case"), (1200, "1 of 1,200 cases")]
+)
 def test_a_run_that_did_not_finish_is_an_error_in_every_file_that_ci_reads(
-    tmp_path: Path, status: RunStatus, gates: tuple[GateResult, ...]
+    tmp_path: Path, status: RunStatus, gates: tuple[GateResult, ...], planned: int | None, said: str
 ) -> None:
     case = make_case(0, COLUMN, Status.PASSED)
     summary = RunSummary(total=1, passed=1, gates=gates)
     run = replace(RUN, status=status)
-    report = make_report((COLUMN,), results=lambda: iter([case]), summary=summary, run=run, planned=12)
+    report = make_report((COLUMN,), results=lambda: iter([case]), summary=summary, run=run, planned=planned)
     for name in ("r.junit.xml", "r.sarif", "r.codequality.json"):
         write_results_file(tmp_path / name, report)
 
@@ -205,7 +208,7 @@ def test_a_run_that_did_not_finish_is_an_error_in_every_file_that_ci_reads(
     expected = []
     if status is not RunStatus.COMPLETED:
         word = "unfinished" if status is RunStatus.RUNNING else status.value
-        expected = [f"the run is {word}: 1 of 12 cases have a result"]
+        expected = [f"the run is {word} after {said}"]
     assert messages == expected
     (log,) = json.loads((tmp_path / "r.sarif").read_text())["runs"]
     assert [item["message"]["text"] for item in log["results"]] == expected

@@ -383,8 +383,9 @@ def unfinished(report: RunReport) -> str:
     if report.run.status is RunStatus.COMPLETED:
         return ""
     word = run_outcome(report.run, report.summary)[0]
-    of_all = "" if report.planned is None else f" of {report.planned:,}"
-    return f"the run is {word}: {report.summary.total:,}{of_all} cases have a result"
+    total, planned = report.summary.total, report.planned
+    cases = plural(total, "case") if planned is None else f"{total:,} of {plural(planned, 'case')}"
+    return f"the run is {word} after {cases}"
 
 
 def gate_found(gate: GateResult) -> str:
