@@ -35,6 +35,7 @@ _BRACES = (
     compile_later(r"<([^\W\d]\w*)>"),
 )
 _BRACE_OPENINGS = ("{", "$")
+_NEARLY_FILE = compile_later(r"\s*file:(?:/|\\)*[\w.~-]\S*\.\w+(?::\w+)?\s*", re.IGNORECASE)
 _UNCLOSED = compile_later(r"(?:\{%[^%]*|\{\{[^}]*)$")
 _WHOLE_VARS = compile_later(
     r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
@@ -85,6 +86,7 @@ class LikelyMistakes(Struct):
     _quoted: dict[str, Location | None] = field(default_factory=dict)
     _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
     _unclosed: dict[str, Location | None] = field(default_factory=dict)
+    _nearly_files: dict[str, Location | None] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
@@ -103,6 +105,7 @@ class LikelyMistakes(Struct):
     def __post_init__(self) -> None:
         suite = self.plan.suite
         for prompt in suite.prompts:
+            self._note_file(prompt.raw, prompt.place, "raw")
             self.sees_all = self.sees_all or (isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by))
             self._read(prompt)
             for text in _texts_of_prompt(prompt):
@@ -137,6 +140,7 @@ class LikelyMistakes(Struct):
                 self._note_keys(test, value, spec, "value")
                 self._note_braces(test, value, spec, "value")
                 self._note_unclosed(value, spec, "value")
+                self._note_file(value, spec.place, "value")
             elif isinstance(value, list | tuple):
                 for index, item in enumerate(value):
                     self._note_quotes(item, spec, "value", index)
@@ -144,8 +148,11 @@ class LikelyMistakes(Struct):
                     self._note_braces(test, item, spec, "value", index)
                     self._note_unclosed(item, spec, "value", index)
                     self._note_changed(spec.place, {("value", index): item})
+                    self._note_file(item, spec.place, "value", index)
             elif isinstance(value, int | float):
                 self._note_changed(spec.place, {("value",): value})
+        for name, text in test.vars.items():
+            self._note_file(text, test.place, "vars", name)
         self._names.update(test.vars)
         for name in test.vars.keys() - self._shown.keys() if self._keys else ():
             text = test.vars[name]
@@ -268,6 +275,9 @@ class LikelyMistakes(Struct):
         for value, (name, location) in self._braced.items():
             message = f"`{_short(value)}` is no template: it is looked for as it is"
             yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)
+        for value, location in self._nearly_files.items():
+            message = f"`{_short(value)}` itself is used, not the content of a file"
+            yield Problem(message, location, "begin it with file://", severity=Severity.WARNING)
         if self.plan.suite.rules.template_language != "strict":
             yield from self._of_unclosed()
         for value, location in self._quoted.items():
@@ -372,6 +382,19 @@ class LikelyMistakes(Struct):
         texts = [value, *(filled if "{{" in value else ())]
         if any(key in text for text in texts for key in self._keys) and len(self._hidden) < _NAMES_MAX:
             self._hidden.setdefault(spec.place.value(*keys))
+
+    def _note_file(self, value: JsonValue, place: SourcePath | Location, *keys: str | int) -> None:
+        """Record a text that was probably meant to be `file://` and a path."""
+        if not isinstance(value, str) or ":" not in value or value.startswith("file://"):
+            return
+        if (
+            value not in self._nearly_files
+            and len(self._nearly_files) < _NAMES_MAX
+            and _NEARLY_FILE.fullmatch(value)
+        ):
+            self._nearly_files[value] = (
+                (place.value(*keys) or place.value()) if isinstance(place, SourcePath) else place
+            )
 
     def _note_unclosed(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
         """Record a value whose last template expression is never closed."""

@@ -188,10 +188,13 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
     """Return the `context` argument of code, with promptfoo's names."""
     test, response, provider = subject.test, subject.response, subject.provider
     reported = dict(subject.reported)
+    shown = test_shown(test)
+    if subject.rules.metadata_as_given:  # in promptfoo, what a test does not have is undefined
+        shown = {name: value for name, value in shown.items() if value is not None}
     context: dict[str, JsonValue] = {
         "vars": test.variables,
         "prompt": subject.rendered_prompt,
-        "test": test_shown(test),
+        "test": shown,
         "provider": None if provider is None else {"id": provider.public_id, "label": provider.title},
         "providerResponse": {"output": subject.output, **reported},
     }

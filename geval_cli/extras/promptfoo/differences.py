@@ -894,12 +894,12 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
     ),
     PromptfooDifference(
         "weight-0-sets",
-        "`weight: 0` of an `assert-set`; a set with a `threshold` whose assertions all have weight 0",
-        "fails the test if the set fails; fails",
-        "decides nothing; is not evaluated",
+        "`weight: 0` of an `assert-set`; a set whose assertions all have weight 0",
+        "fails the test if the set fails; has score 0, so that a `threshold` fails",
+        "decides nothing; is not counted",
         assertion=lambda spec, test: (
             isinstance(spec, AssertSet)
-            and (spec.weight == 0 or bool(spec.threshold and not any(item.weight for item in spec.members)))
+            and (spec.weight == 0 or not any(item.weight for item in spec.members))
         ),
     ),
     PromptfooDifference(

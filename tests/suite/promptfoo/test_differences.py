@@ -239,7 +239,8 @@ def test_negations_that_promptfoo_ignores_are_told(kind: str, tmp_path: Path) ->
     [
         ({"weight": 0}, True),
         ({"threshold": 0.5, "assert": [{"type": "contains", "value": "a", "weight": 0}]}, True),
-        ({"assert": [{"type": "contains", "value": "a", "weight": 0}]}, False),
+        ({"assert": [{"type": "contains", "value": "a", "weight": 0}]}, True),
+        ({"assert": [{"type": "contains", "value": c, "weight": int(c == "a")} for c in "ab"]}, False),
         ({"threshold": 0.5}, False),
     ],
 )
