@@ -3,7 +3,7 @@
 import base64
 import mimetypes
 from collections.abc import Iterator, Mapping
-from itertools import product
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -391,7 +391,6 @@ class Scenario(Struct, frozen=True):
     settings: tuple[ConfigPart, ...]
     tests: tuple[ConfigPart, ...]
     place: SourcePath
-    index: int
 
 
 class PromptfooTests(Struct, frozen=True):
@@ -473,14 +472,24 @@ class PromptfooTests(Struct, frozen=True):
             test = read_row(row, "a test", reading)
             if test is not None:
                 yield test
+        numbers = count()
         for scenario in self.scenarios:
-            for test in _scenario_tests(scenario, reading):
+            for test, number in _scenario_tests(scenario, reading, numbers):
                 is_empty = False
-                yield test
+                yield self._in_conversation(test, number)
         if is_empty and not reading.errors:
             yield from filter(
                 None, [read_row(TestRow({}, self.whole, reading.files.base_dir), "a test", reading)]
             )
+
+    def _in_conversation(self, test: ReadTest, number: int) -> ReadTest:
+        """Put a test of a scenario into a conversation of its entry, unless it or `defaultTest` names one."""
+        metadata = {
+            CONVERSATION_ID: f"__scenario_{number}__",
+            **self.default.spec.metadata,
+            **test.spec.metadata,
+        }
+        return replace(test, spec=test.spec.model_copy(update={"metadata": metadata}))
 
     def _of_test(self, test: ReadTest, reading: LoadContext) -> Iterator[MergedTest]:
         default = self.default.spec
@@ -504,7 +513,7 @@ class PromptfooTests(Struct, frozen=True):
 def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scenario, ...]:
     """Return the scenarios of a config, without reading their files."""
     found = []
-    for index, part in enumerate(parts):
+    for part in parts:
         value, place = part.value, part.place
         if not isinstance(value, dict):
             message = f"a scenario must be a mapping of `config` and `tests`, found {describe_value(value)}"
@@ -516,7 +525,7 @@ def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scena
             )
         settings = parts_of(value.get("config"), place.child("config"), part) or (replace(part, value={}),)
         tests = parts_of(value.get("tests"), place.child("tests"), part) or (replace(part, value={}),)
-        found.append(Scenario(settings, tests, place, index))
+        found.append(Scenario(settings, tests, place))
     return tuple(found)
 
 
@@ -529,16 +538,14 @@ def parts_of(value: JsonValue, place: SourcePath, around: ConfigPart) -> tuple[C
     return (ConfigPart(value, place, around.folder),)
 
 
-def _scenario_tests(scenario: Scenario, reading: LoadContext) -> Iterator[ReadTest]:
+def _scenario_tests(
+    scenario: Scenario, reading: LoadContext, numbers: Iterator[int]
+) -> Iterator[tuple[ReadTest, int]]:
+    """Yield the tests of a scenario, each with the number of its entry of `config` among those of all scenarios."""
     for setting in iterate_rows(scenario.settings, reading):
         below = read_row(setting, "an entry of a scenario's config", reading)
+        number = next(numbers)
         for row in iterate_rows(scenario.tests, reading):
             test = read_row(row, "a test", reading)
             if below is not None and test is not None:
-                yield _in_conversation(test.over(below), scenario)
-
-
-def _in_conversation(test: ReadTest, scenario: Scenario) -> ReadTest:
-    """Put the test into a conversation of its scenario, unless it names one itself."""
-    own = {CONVERSATION_ID: f"__scenario_{scenario.index}__", **test.spec.metadata}
-    return replace(test, spec=test.spec.model_copy(update={"metadata": own}))
+                yield test.over(below), number

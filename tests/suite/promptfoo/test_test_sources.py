@@ -3,6 +3,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from support.code_runs import rows_of
 from support.promptfoo import cases, errors_of, load, open_config, prompts_sent, warnings_of, write_files
 
 BASE = {"providers": ["echo"], "prompts": ["{{x}}"]}
@@ -429,8 +430,30 @@ def test_scenarios_run_each_test_with_each_entry_of_their_config(tmp_path: Path)
     found = cases(tmp_path, content, files=files)
     assert [case.vars["x"] for case in found] == ["1", "2", "3", "m"]
     assert [getattr(item, "value", None) for item in found[0].assertions] == ["0", "1", "t"]
-    assert found[0].metadata["conversationId"] == "__scenario_0__"
+    assert [case.metadata["conversationId"] for case in found] == [
+        f"__scenario_{at}__" for at in (0, 1, 1, 2)
+    ]
     assert dict(found[3].vars) == {"x": "m", "y": "row", "z": "d"}
+
+
+def test_each_entry_of_a_scenario_is_a_conversation_of_its_own(tmp_path: Path) -> None:
+    talk = "{% for turn in _conversation %}[{{ turn.input }}] {% endfor %}{{ x }} {{ y }}"
+    scenarios = [
+        {"config": [{"vars": {"x": x}} for x in entries], "tests": [{"vars": {"y": y}} for y in "12"]}
+        for entries in ("ab", "c")
+    ]
+    content = {"prompts": [talk], "providers": ["echo"], "scenarios": scenarios}
+    content["dialect"] = "promptfoo"
+    sent = [row["prompt"]["rendered"] for row in rows_of(tmp_path, content)]
+    assert sent == ["a 1", "[a 1] a 2", "b 1", "[b 1] b 2", "c 1", "[c 1] c 2"]
+    named = {**content, "defaultTest": {"metadata": {"conversationId": "one"}}}
+    assert {case.metadata["conversationId"] for case in cases(tmp_path, named)} == {"one"}
+    scenarios[0]["config"][0]["metadata"] = {"conversationId": "own"}
+    assert [case.metadata["conversationId"] for case in cases(tmp_path, content)][::2] == [
+        "own",
+        "__scenario_1__",
+        "__scenario_2__",
+    ]
 
 
 def test_variables_of_the_command_line_are_defaults(tmp_path: Path) -> None:
