@@ -537,3 +537,28 @@ def test_transforms_are_run_as_written_with_promptfoos_rules(
     content["tests"] = [{"vars": {"word": "a", "more": "m"}, **test}]
     [row] = rows_of(tmp_path, content)
     assert (row["output"], row["status"] in {"passed", "not_evaluated"}) == (output, True), row
+
+
+@pytest.mark.parametrize(
+    ("returned", "options", "rendered"),
+    [
+        ("['a', 'b']", {}, None),
+        ("['a', 'b']", {"disableVarExpansion": True}, "a,b"),
+        ("[1, 2]", {}, "1,2"),
+        ("[]", {}, ""),
+    ],
+)
+def test_lists_that_transform_vars_returns_make_no_tests(
+    tmp_path: Path, returned: str, options: dict[str, object], rendered: str | None
+) -> None:
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["{{x}}"],
+        "providers": ["echo"],
+        "tests": [{"vars": {"x": "q"}, "options": {**options, "transformVars": f"({{ x: {returned} }})"}}],
+    }
+    [row] = rows_of(tmp_path, content)
+    if rendered is None:
+        assert "returned a list of texts for `x`" in row["error"]["message"]
+    else:
+        assert (row["error"], row["prompt"]["rendered"]) == (None, rendered)

@@ -236,6 +236,19 @@ async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTe
     if not isinstance(found, Mapping):
         hint = "return an object: ({ ...vars, name: value })"
         raise CodeFailedError("`transformVars` must return a mapping of variables", hint=hint)
+    if tools.rules.template_language == "nunjucks" and not test.promptfoo.disable_var_expansion:
+        for name, value in found.items():
+            if (
+                isinstance(value, list)
+                and value
+                and isinstance(value[0], str)
+                and value != test.vars.get(name)
+            ):
+                message = (
+                    f"`transformVars` returned a list of texts for `{name}`, which makes tests in promptfoo"
+                )
+                hint = "write the list in `vars`, or set `disableVarExpansion: true` in the test's options"
+                raise CodeFailedError(message, hint=hint)
     return replace(test, vars={**test.vars, **found})
 
 

@@ -727,6 +727,14 @@ MATTERS: tuple[PromptfooDifference, ...] = (
         never="promptfoo runs no such config",
     ),
     PromptfooDifference(
+        "transformed-lists",
+        "lists of texts and files in variables, with `transformVars`",
+        "it gets the lists and the paths; then lists make tests, also those that it returns, and files are loaded",
+        "it gets a value of each list, and the content of files; a list of texts that it returns is an error, unless "
+        "`disableVarExpansion` is set",
+        test=lambda test: iter([test.transform_vars[1]] if test.transform_vars is not None else []),
+    ),
+    PromptfooDifference(
         "dates",
         "unquoted dates (`2024-01-01`)",
         "JavaScript dates with weekday and time zone",

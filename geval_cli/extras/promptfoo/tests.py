@@ -500,6 +500,10 @@ class PromptfooTests(Struct, frozen=True):
         if merged.has_output:
             promptfoo = promptfoo.model_copy(update={"output_replaces_answer": True})
         expands = self.expands and not promptfoo.disable_var_expansion
+        if not expands:
+            promptfoo = promptfoo.model_copy(update={"disable_var_expansion": True})
+        elif merged.transform_vars is not None:
+            _warn_of_lists(merged, reading)
         for variables in expanded(merged.vars, merged.place, reading, expands=expands):
             made = {name: str(value) for name, value in variables.items() if names_program(value)}
             own = promptfoo.model_copy(update={"made_vars": made}) if made else promptfoo
@@ -508,6 +512,17 @@ class PromptfooTests(Struct, frozen=True):
     def overrides_below(self, test: ReadTest) -> dict[str, JsonValue]:
         """Return the command line's variables as defaults: a test's own variables override them."""
         return {name: value for name, value in self.overrides.items() if name not in test.spec.vars}
+
+
+def _warn_of_lists(test: MergedTest, reading: LoadContext) -> None:
+    """Warn of variables that make several tests of one before `transformVars` gets them."""
+    for name, value in test.vars.items():
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            message = (
+                f"`transformVars` gets each value of the list `{name}` by itself; promptfoo gives it the list"
+            )
+            hint = "set `disableVarExpansion: true` in the test's options if it is to get the list"
+            reading.warn(message, test.place.value("vars", name) or test.place.value(), hint)
 
 
 def read_scenarios(parts: list[ConfigPart], reading: LoadContext) -> tuple[Scenario, ...]:

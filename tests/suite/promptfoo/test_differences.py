@@ -77,6 +77,7 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
         "tests": [{"vars": {"x": "a"}, "assertScoringFunction": "({pass: true, score: 1})"}]
     },
     "stored-outputs": {"tests": [{"vars": {"x": "a"}, "options": {"storeOutputAs": "b"}}]},
+    "transformed-lists": asserting(options={"transformVars": "({ ...vars, n: 1 })"}),
     "empty-made-prompts": {"prompts": ["file://make.js"]},
     "json-prompts": {"prompts": ['{"a": "{{ x }}"}']},
     "system-messages": {

@@ -456,6 +456,23 @@ def test_each_entry_of_a_scenario_is_a_conversation_of_its_own(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "options", "is_told"),
+    [
+        (["a", "b"], {"transformVars": "({ x: 'y' })"}, True),
+        (["a", "b"], {"transformVars": "({ x: 'y' })", "disableVarExpansion": True}, False),
+        (["a", "b"], {}, False),
+        ([1, 2], {"transformVars": "({ x: 'y' })"}, False),
+        ("a", {"transformVars": "({ x: 'y' })"}, False),
+    ],
+)
+def test_lists_that_transform_vars_does_not_get_are_told(
+    tmp_path: Path, value: object, options: dict[str, object], is_told: bool
+) -> None:
+    found = warnings_of(tmp_path, {**BASE, "tests": [{"vars": {"x": value}, "options": options}]})
+    assert any("gets each value of the list `x` by itself" in message for message in found) == is_told
+
+
 def test_variables_of_the_command_line_are_defaults(tmp_path: Path) -> None:
     content = {**BASE, "defaultTest": {"vars": {"x": "d"}}, "tests": [{}, {"vars": {"x": "own"}}]}
     found = cases(tmp_path, content, variables={"x": "cli"})
