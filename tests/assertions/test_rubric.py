@@ -1,6 +1,8 @@
 import json
+from pathlib import Path
 
 import pytest
+from support.code_runs import rows_of
 from support.graded import SpeakingJudge, graded, graded_tools
 from support.verdicts import problems
 
@@ -101,6 +103,43 @@ def test_a_prompt_of_the_users_own_may_be_a_chat(own: str) -> None:
     system, user = judge.requests[0].messages
     assert (system.role, system.content, user.role) == ("system", "Judge nice", "user")
     assert user.content in (hostile, "hi")
+
+
+@pytest.mark.parametrize(
+    ("own", "prompt"),
+    [
+        ("{% for item in docs %}<{{ item }}>{% endfor %} {{ output }}", '<a><{"b": 1}> this'),
+        ("{{ docs }} {{ order }} {{ output }}", '["a", {"b": 1}] {"item": ["x", "é"]} this'),
+        ("{{ order.item[1] }} {{ docs[0] }} {{ docs | length }} {{ output }}", "é a 2 this"),
+        ('["{{ docs[1].b }} {{ output }}"]', '["1 this"]'),
+    ],
+)
+def test_a_prompt_of_the_users_own_may_look_into_variables(own: str, prompt: str) -> None:
+    judge = SpeakingJudge([verdict(True, 1)])
+    test = {"vars": {"docs": ["a", {"b": 1}], "order": {"item": ["x", "é"]}}}
+    graded("llm-rubric", graded_tools(judge=judge), output="this", test=test, value="v", rubricPrompt=own)
+    assert judge.prompts == [prompt]
+
+
+def test_variables_in_a_prompt_of_the_users_own_are_as_in_promptfoo(tmp_path: Path) -> None:
+    said = "json.dumps({'pass': True, 'score': 1, 'reason': prompt})"
+    code = f"import json\n\ndef call_api(prompt, options, context):\n    return {{'output': {said}}}\n"
+    (tmp_path / "judge.py").write_text(code, encoding="utf-8")
+    own = "{% for item in docs %}<{{ item }}>{% endfor %} {{ docs }} {{ order }} {{ order.item }} {{ docs | length }}"
+    content = {
+        "dialect": "promptfoo",
+        "prompts": ["hi"],
+        "providers": ["echo"],
+        "defaultTest": {"options": {"provider": "file://judge.py"}},
+        "tests": [
+            {
+                "vars": {"docs": [1, {"b": 1}], "order": {"item": ["x", "é"]}},
+                "assert": [{"type": "llm-rubric", "value": "v", "rubricPrompt": own}],
+            }
+        ],
+    }
+    [row] = rows_of(tmp_path, content)
+    assert row["assertions"][0]["reason"] == '<1><{"b":1}> 1,{"b":1} {"item":["x","é"]} 2'
 
 
 def test_a_rubric_that_is_missing_or_cannot_be_rendered_is_a_problem() -> None:

@@ -22,6 +22,7 @@ from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose,
 from geval_cli.source.source_map import SourcePath
 from geval_cli.source.yaml_source import read_yaml
 from geval_cli.specs.base import RubricPromptSpec, TestOptionsSpec
+from geval_cli.templating.js_text import js_json
 
 Part = Literal["evaluate", "steps"]
 
@@ -150,16 +151,22 @@ def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools
     Raises:
         TemplateError: it cannot be rendered.
     """
-    texts = {
-        name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list | tuple) else value
-        for name, value in variables.items()
-    }
+    if (
+        tools.rules.template_language == "nunjucks"
+    ):  # there, mappings and those in a list are text in such a prompt
+        variables = {name: _with_texts(value) for name, value in variables.items()}
     written = _chat(template)
     if written is None:
-        text = tools.templates.render(template, texts)
+        text = tools.templates.render(template, variables)
         return _messages(_chat(text)) or user_message(text)
-    rendered = render_deep(written, lambda item: tools.templates.render(item, texts))
+    rendered = render_deep(written, lambda item: tools.templates.render(item, variables))
     return _messages(rendered) or user_message(json.dumps(rendered, ensure_ascii=False))
+
+
+def _with_texts(value: JsonValue) -> JsonValue:
+    if isinstance(value, list | tuple):
+        return [js_json(item) if isinstance(item, dict | list | tuple) else item for item in value]
+    return js_json(value) if isinstance(value, dict) else value
 
 
 def check_own_prompt(
