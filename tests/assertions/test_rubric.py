@@ -121,6 +121,29 @@ def test_a_prompt_of_the_users_own_may_look_into_variables(own: str, prompt: str
     assert judge.prompts == [prompt]
 
 
+@pytest.mark.parametrize(
+    ("kind", "keys", "own"),
+    [
+        (
+            "conversation-relevance",
+            {},
+            "{% for item in messages %}{{ item.role }}: {{ item.content }}{% endfor %}",
+        ),
+        (
+            "choice",
+            {"value": "q", "choices": {"a": 1, "b": 0}},
+            "{{ choices[1] }} {{ choices | join(', ') }}",
+        ),
+        ("select-best", {"value": "q"}, "{% for item in outputs %}{{ item }}{% endfor %} {{ outputs[1] }}"),
+        ("llm-rubric", {"value": "q"}, "{{ output }} {{ rubric }}"),
+    ],
+)
+def test_a_prompt_of_the_users_own_may_look_into_what_it_is_given(
+    kind: str, keys: dict[str, object], own: str
+) -> None:
+    assert problems(kind, rubricPrompt=own, **keys) == []
+
+
 def test_variables_in_a_prompt_of_the_users_own_are_as_in_promptfoo(tmp_path: Path) -> None:
     said = "json.dumps({'pass': True, 'score': 1, 'reason': prompt})"
     code = f"import json\n\ndef call_api(prompt, options, context):\n    return {{'output': {said}}}\n"

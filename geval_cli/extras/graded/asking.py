@@ -27,6 +27,12 @@ from geval_cli.templating.js_text import js_json
 Part = Literal["evaluate", "steps"]
 
 
+_LISTS: Mapping[str, JsonValue] = {
+    "messages": [{"role": "user", "content": "text"}, {"role": "assistant", "content": "text"}],
+    **{name: ["text", "text"] for name in ("outputs", "choices", "statements")},
+}
+"""Names that are lists, as a prompt is checked with them."""
+
 _YAML_CHAT = ("- role:", '- "role":', "- 'role':")
 
 
@@ -176,7 +182,7 @@ def check_own_prompt(
     owner = _owner(spec, context.test)
     if owner is None:
         return
-    variables = {**context.test.variables, **dict.fromkeys(names, "text")}
+    variables = {**context.test.variables, **{name: _LISTS.get(name, "text") for name in names}}
     parts: tuple[Part, ...] = ("evaluate", "steps")
     for part in parts:
         template = own_prompt(spec, context.test, part)
