@@ -160,7 +160,7 @@ def test_validate_says_what_would_differ_from_promptfoo(tmp_path: Path) -> None:
     write_files(tmp_path, {"c.yaml": json.dumps(content)})
     done = run_geval("validate", "--promptfoo", "c.yaml", cwd=tmp_path)
     assert done.code == 0
-    assert "4 things may differ from promptfoo" in done.stdout
+    assert "5 things may differ from promptfoo" in done.stdout
     assert "neither passed nor failed" in done.stdout
     content["tests"] = [{"assert": [{"type": "contains", "value": "x"}]}]
     write_files(tmp_path, {"c.yaml": json.dumps(content)})
