@@ -5,7 +5,7 @@ import pytest
 from support.calls import answer, provider, run
 from support.loopback import LoopbackServer, Reply
 
-from geval_cli.errors import ProviderShapeError
+from geval_cli.errors import ProviderResponseError, ProviderShapeError
 from geval_cli.providers.registry import check_provider
 from geval_cli.providers.trust import runs_program
 from geval_cli.specs.base import ProviderSpec
@@ -60,6 +60,18 @@ def test_code_that_fails_or_finds_nothing_is_an_error_and_not_repeated(code: str
     assert not caught.value.is_retryable
     assert "transformResponse" in caught.value.message
     assert caught.value.body
+
+
+@pytest.mark.parametrize(
+    "reason", ["error", "pause_turn", "stop", "length", "content_filter", "goal_reached"]
+)
+def test_an_answer_that_the_code_calls_interrupted_is_an_error(reason: str) -> None:
+    code = "({output: 'so far', finishReason: json.why})"
+    if reason not in ("error", "pause_turn"):
+        assert answered(code, {"why": reason}) == "so far"
+        return
+    with pytest.raises(ProviderResponseError, match="no whole answer"):
+        answered(code, {"why": reason})
 
 
 @pytest.mark.parametrize(

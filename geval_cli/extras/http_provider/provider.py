@@ -145,6 +145,9 @@ async def find_answer(
         beside = context.secrets.hide_in({key: item for key, item in made.items() if key != "output"})
         logprobs = reported_logprobs(beside)
         reason = reported_finish_reason(beside)
+        end = None if reason is None or selects_all else known_end(reason)
+        if end is not None and not end.is_answer:
+            raise response_error(f"no whole answer (finish reason: {reason})", reply, context)
         choice = _choice(made["output"])
         return replace(choice, finish_reason=reason, token_logprobs=logprobs, reported=beside)
     if reply.status in _WITHOUT_CONTENT and not selects_all:
