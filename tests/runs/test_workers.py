@@ -153,7 +153,7 @@ def test_workers_end_where_loky_cannot_end_them(tmp_path: Path, alone: Any) -> N
 ENDS_COPIED_PROCESSES = """
 import os, pathlib, sys
 made = pathlib.Path(__file__).with_name("made")
-if "multiprocessing.forkserver" in sys.orig_argv[-1] and ({always} or not made.exists()):
+if "multiprocessing.forkserver" in " ".join(sys.orig_argv) and ({always} or not made.exists()):
     made.touch()
     os._exit(1)
 """
@@ -334,7 +334,7 @@ def test_a_case_that_ends_its_process_again_and_again_is_an_error(tmp_path: Path
         (("--workers", "many"), "--workers must be a number up to 64 or auto, not `many`"),
         (("--workers", "2"), "--workers cannot run tests that depend on the one before them"),
         (("--workers", "2", "--plan"), "--workers cannot run tests that depend on the one before them"),
-        (("--workers", "2", "--untrusted"), "--workers"),
+        (("--workers", "2", "--untrusted"), "--workers cannot be combined with --untrusted"),
         (("--workers", "2", "--ray", "local"), "--workers cannot be combined with --ray"),
         (
             ("--ray", "ray://head:10001"),
@@ -353,6 +353,37 @@ def test_what_cannot_be_shared_is_refused(tmp_path: Path, words: tuple[str, ...]
     assert said in finished.stderr
 
 
+def test_workers_import_no_file_of_the_users_folder_by_a_name_of_the_standard_library(tmp_path: Path) -> None:
+    suite = {
+        "prompts": ["{{ x }}"],
+        "providers": ["exec:sh own.sh"],
+        "tests": [{"vars": {"x": name}, "assert": [{"type": "contains", "value": name}]} for name in "abcd"],
+    }
+    (tmp_path / "own.sh").write_text('echo "$1 safe path: $PYTHONSAFEPATH"', encoding="utf-8")
+    (tmp_path / "c.json").write_text(json.dumps(suite), encoding="utf-8")
+    for name in sys.stdlib_module_names:
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('SHADOW')\n", encoding="utf-8")
+    # The installed command: with `python -m`, Python itself looks for modules in the current folder.
+    command = [
+        str(Path(sys.executable).with_name("geval")),
+        "run",
+        "c.json",
+        "--workers",
+        "2",
+        "-o",
+        "r.json",
+    ]
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "SHADOW" not in ended.stdout + ended.stderr
+    results = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["results"]
+    # The environment of the config's programs is the user's own.
+    assert [result["output"].strip()[2:] for result in results] == ["safe path:"] * 4
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python chooses a shorter folder itself")
 def test_a_folder_for_sockets_whose_path_is_too_long_is_refused_before_anything_is_sent(
     tmp_path: Path,
 ) -> None:

@@ -73,6 +73,10 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
             "--workers cannot be combined with --ray",
             hint="remove --workers: a cluster has one worker per processor",
         )
+    option = "--workers" if request.ray is None else "--ray"
+    hint = f"remove {option}: one process does this run"
+    if request.is_untrusted:  # first: in the sandbox, what the others try is forbidden
+        raise UsageError(f"{option} cannot be combined with --untrusted", hint=hint)
     if request.ray is None:
         check_loky()
     else:
@@ -83,13 +87,9 @@ def check_workers(prepared: PreparedRun, cache: ResponseCache | None) -> None:
             hint = f"move it there, or use --ray {LOCAL}"
             raise UsageError(f"--ray sends the folder {folder}, but {outside[0]} is not in it", hint=hint)
         check_cluster(request.ray)
-    option = "--workers" if request.ray is None else "--ray"
-    hint = f"remove {option}: one process does this run"
     if prepared.plan.is_serial:
         message = f"{option} cannot run tests that depend on the one before them"
         raise UsageError(message, hint=hint)
-    if request.is_untrusted:
-        raise UsageError(f"{option} cannot be combined with --untrusted", hint=hint)
     if cache is not None and cache.folder is None:
         message = f"{option} needs a cache on disk, through which its processes share answers"
         raise UsageError(message, hint="free some space, or choose another folder with --cache-dir")

@@ -47,6 +47,8 @@ _PAUSE_S = 0.1  # before a worker that could not be started is tried again; what
 _HEAVY = ("aiohttp", "uvloop")
 """Libraries that workers need if the coordinator has loaded them."""
 
+_SAFE_PATH = "PYTHONSAFEPATH"
+
 HURRY = b"hurry"
 """The message that tells workers to stop without waiting for requests under way."""
 _END = b"end"
@@ -198,13 +200,15 @@ class _LocalWorker:
         # Which permissions new files of this process lack.
         umask = os.umask(0o077)  # it cannot be read alone; a file that is made meanwhile is nobody else's
         os.umask(umask)
-        self._pool = ProcessPoolExecutor(
-            max_workers=1,
-            timeout=None,
-            initializer=start_local_worker,
-            initargs=(address, key, number, dict(os.environ), umask, setup),
-            context=_process_context(),
-        )
+        started_with = (address, key, number, dict(os.environ), umask, setup)
+        with _without_files_here():
+            self._pool = ProcessPoolExecutor(
+                max_workers=1,
+                timeout=None,
+                initializer=start_local_worker,
+                initargs=started_with,
+                context=_process_context(),
+            )
         self._connection: Connection[Any, Any] | None = None
         self._batches: asyncio.Queue[EventBatch | None] = asyncio.Queue(_MESSAGES_WAITING)
         self._sent: list[bytes] = []
@@ -228,7 +232,7 @@ class _LocalWorker:
     async def run(self, order: ShardOrder, listen: Listener) -> ShardEnd:
         """Have the process run a shard."""
         try:
-            with _without_ctrl_c(), _without_main():
+            with _without_files_here(), _without_ctrl_c(), _without_main():
                 task = asyncio.wrap_future(self._pool.submit(do_shard, order))
         except BrokenExecutor as error:  # it ended while it had nothing to do
             raise WorkerLostError from error
@@ -339,6 +343,20 @@ def _process_context() -> Any:
     libraries = [name for name in _HEAVY if name in sys.modules]
     context.set_forkserver_preload([*libraries, "geval_cli.extras.workers.template"])
     return context
+
+
+@contextlib.contextmanager
+def _without_files_here() -> Iterator[None]:
+    """Keep processes started in the block from importing files of the current folder, such as a `logging.py`."""
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 @contextlib.contextmanager
