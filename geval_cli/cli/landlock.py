@@ -120,6 +120,7 @@ class _Attributes(ctypes.Structure):
 
 class _PathRule(ctypes.Structure):
     _pack_ = 1
+    _layout_ = "ms"  # which `_pack_` implies; Python 3.14 warns where it is not named
     _fields_ = [("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32)]
 
 

@@ -37,7 +37,7 @@ number = len(log.read_text())
 
 def script(folder: Path, body: str = 'print(f"token-{number}-of-the-vault")') -> Path:
     """A program that counts how often it is started; `number` is which time this is."""
-    path = folder / "token.py"
+    path = folder / "give_token.py"
     path.write_text(COUNTER.format(python=sys.executable, body=body), encoding="utf-8")
     path.chmod(0o755)
     return path
@@ -62,7 +62,7 @@ def server_of(*good: str, reply: Any = None, status: int = 401) -> LoopbackServe
 
 
 def model(folder: Path, server: LoopbackServer, kind: str = "openai:m", **config: Any) -> Any:
-    settings = {"base_url": server.base_url, "api_key_command": ["./token.py"], **config}
+    settings = {"base_url": server.base_url, "api_key_command": ["./give_token.py"], **config}
     return provider(kind, settings, base_dir=folder, env={"OPENAI_API_KEY": "sk-not-this-one"})
 
 
@@ -132,7 +132,7 @@ def test_the_same_key_is_not_sent_twice(tmp_path: Path) -> None:
         with pytest.raises(ProviderAuthError, match="has expired") as caught:
             run(answer(model(tmp_path, server)))
         assert len(server.requests) == 1
-    assert caught.value.hint.startswith("`token.py` (`api_key_command`) printed the same key again")
+    assert caught.value.hint.startswith("`give_token.py` (`api_key_command`) printed the same key again")
 
 
 def test_a_refusal_for_lack_of_money_is_not_about_the_key(tmp_path: Path) -> None:
@@ -253,14 +253,14 @@ def test_a_program_that_gives_no_key_is_an_error_for_that_provider(
     with LoopbackServer() as server:
         one = provider(
             "openai:m",
-            {"base_url": server.base_url, "api_key_command": ["./token.py"]},
+            {"base_url": server.base_url, "api_key_command": ["./give_token.py"]},
             base_dir=tmp_path,
             env={"VAULT_PASSWORD": "hunter2-0123456789"},
         )
         with pytest.raises(ProviderAuthError) as caught:
             run(answer(one))
         assert server.requests == []
-    assert caught.value.message.startswith("no key for openai:m: `token.py` ")
+    assert caught.value.message.startswith("no key for openai:m: `give_token.py` ")
     assert said in caught.value.message
     assert "hunter2" not in caught.value.message
     assert "`api_key_command`" in caught.value.hint
@@ -326,7 +326,7 @@ def test_what_is_wrong_with_it_is_known_before_anything_is_sent(
 
 def test_it_is_enough_without_a_variable(tmp_path: Path) -> None:
     script(tmp_path)
-    assert problems_of(tmp_path, {"api_key_command": ["./token.py"]}) == []
+    assert problems_of(tmp_path, {"api_key_command": ["./give_token.py"]}) == []
     assert problems_of(tmp_path, {"api_key_command": ["sh", "-c", "echo x"]}) == []
 
 
@@ -341,7 +341,7 @@ def geval(folder: Path, *words: str, **env: str) -> Finished:
 
 
 def config_of(server: LoopbackServer, *flags: str) -> Any:
-    settings = {"base_url": server.base_url, "api_key_command": ["./token.py", *flags]}
+    settings = {"base_url": server.base_url, "api_key_command": ["./give_token.py", *flags]}
     return {
         "prompts": ["Say {{ i }}."],
         "providers": [
@@ -380,7 +380,7 @@ def test_a_run_with_tokens_that_expire_loses_nothing_and_shows_none(
     files = [
         path
         for path in tmp_path.rglob("*")
-        if path.is_file() and path.name not in {"c.yaml", "asked", "token.py"}
+        if path.is_file() and path.name not in {"c.yaml", "asked", "give_token.py"}
     ]
     for path in files:
         assert b"hunter2" not in path.read_bytes(), path
@@ -404,7 +404,7 @@ def test_problems_are_placed(tmp_path: Path) -> None:
         written(tmp_path, config_of(server))
         ended = geval(tmp_path, "validate", "c.yaml")
     assert "c.yaml:8:5" in ended.stdout + ended.stderr
-    assert "`./token.py` of `api_key_command` was not found" in " ".join(
+    assert "`./give_token.py` of `api_key_command` was not found" in " ".join(
         (ended.stdout + ended.stderr).split()
     )
 
@@ -415,7 +415,7 @@ def test_a_strangers_config_and_a_server_start_no_program(tmp_path: Path) -> Non
         tmp_path,
         {
             "prompts": ["x"],
-            "providers": [{"id": "openai:m", "config": {"apiKeyCommand": ["./token.py"]}}],
+            "providers": [{"id": "openai:m", "config": {"apiKeyCommand": ["./give_token.py"]}}],
             "tests": [{"vars": {"i": "1"}}],
         },
     )

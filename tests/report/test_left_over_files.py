@@ -18,7 +18,7 @@ import sys, time
 from pathlib import Path
 from geval_cli.report.safe_file import SafeFile
 with SafeFile(Path(sys.argv[1])) as file:
-    file.write("x" * 100_000)
+    file.write("x" * 1_000_000)  # more than Python keeps in a buffer
     print("written", flush=True)
     time.sleep(100)
 """

@@ -337,7 +337,10 @@ class EndpointProvider:
             for pattern, hint in _BOUGHT_ONCE.items() if is_no_answer else ():
                 if pattern.search(received.reply.text):
                     error.is_retryable, error.hint = False, hint
-            raise error from caught.__cause__
+            try:
+                raise error from caught.__cause__
+            finally:
+                del error  # its traceback has this frame, and would be found as a cycle only
 
     def _in_place_of_error(self, received: JsonAnswer, request: ModelRequest) -> Choice:
         """Return the message of a content filter in a 2xx reply with an `error`; other errors may be there, too.

@@ -48,7 +48,8 @@ class Site:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode(errors="replace")
         except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
+            with error:
+                return error.code, error.read().decode()
 
     def page(self, path: str) -> str:
         status, text = self.get(path)
@@ -626,7 +627,8 @@ class TestImages:
                 urllib.request.urlopen(
                     urllib.request.Request(site.address + sound, headers={"range": asked}), timeout=60
                 )
-            assert (refused.value.code, refused.value.headers["content-range"]) == (416, f"bytes */{size}")
+            with refused.value as answer:
+                assert (answer.code, answer.headers["content-range"]) == (416, f"bytes */{size}")
         [link] = [html.unescape(found) for found in re.findall(r'<img src="([^"]+)"', page)]
         with urllib.request.urlopen(site.address + link, timeout=60) as answer:
             assert answer.read() == png()
