@@ -52,6 +52,7 @@ _TIMEOUT_S = 900.0
 """A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
 
 # llama.cpp's messages for two failures that its status and code do not distinguish from others.
+_LIBRARY_HINT = "install that library of the system, such as with `apt-get install libgomp1`"
 _CONTEXT_FULL = "Context size has been exceeded"
 _TEXT_TOO_LONG = "too large to process"
 _EMBEDDED_TOKENS = 2048
@@ -230,7 +231,8 @@ class LocalProvider:
             raise ProviderRequestError(error.message, provider_id=self.id, hint=error.hint) from error
         except ImportError as error:
             message = f"{self.id} needs the package xllamacpp: {error}"
-            raise ProviderRequestError(message, provider_id=self.id, hint=EXTRA_HINT) from error
+            hint = _LIBRARY_HINT if ".so" in str(error) else EXTRA_HINT
+            raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
         except (RuntimeError, OSError) as error:
             message = f"llama.cpp cannot load the model of {self.id}: {error}"
             hint = "is it a complete .gguf file, and is there enough memory?"
