@@ -69,13 +69,14 @@ model:
 	&& { apt-get --quiet update; apt-get --quiet --yes --no-install-recommends install libgomp1; }; } >/dev/null 2>&1 || true
 	@$(BIN)/geval models pull smollm2
 
-# The tests of the web page want a browser. Where none can be had they are skipped, and say so.
+# The tests of the web page want a browser, and Playwright a library that small images lack. Where none can be had they
+# are skipped, and say so.
 browser: $(STAMP)
 	@for name in $(BROWSERS); do command -v $$name >/dev/null && exit; done; \
 	echo "installing a browser for the tests of the web page ..."; \
 	if command -v apt-get >/dev/null && [ "$$(id -u)" -eq 0 ]; then \
 	apt="apt-get --quiet --yes --no-install-recommends install"; export DEBIAN_FRONTEND=noninteractive; \
-	{ apt-get --quiet update && { $$apt chromium-headless-shell || $$apt chromium; }; } >/dev/null 2>&1 && exit; fi; \
+	{ apt-get --quiet update; $$apt libatomic1; $$apt chromium-headless-shell || $$apt chromium; } >/dev/null 2>&1 && exit; fi; \
 	$(BIN)/playwright install chromium-headless-shell >/dev/null 2>&1 \
 	|| echo "no browser can be installed: the web page is not tested"
 

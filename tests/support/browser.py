@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chr
 """What a Chromium may be called; the first takes half of the processor time of the others."""
 _NOT_INSTALLED = ("Executable doesn't exist", "loading shared libraries", "missing dependencies")
 """What Playwright says of a browser that is not there, or for which the system lacks libraries."""
+_NO_DRIVER = "Connection closed while reading from the driver"
 SCREEN, PHONE = (1440, 900), (390, 844)
 _PATIENCE_MS = 60_000
 _TOKEN = "token-of-the-pages-0123456789"
@@ -47,12 +48,16 @@ def open_browser() -> Iterator[Any]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         skip_without_browser("Playwright is not installed (pip install playwright)")
-    with sync_playwright() as playwright:
-        browser = _launched(playwright.chromium)
+    with ExitStack() as stack:
         try:
-            yield browser
-        finally:
-            browser.close()
+            playwright = stack.enter_context(sync_playwright())
+        except Exception as error:  # it has no class of its own
+            if _NO_DRIVER not in str(error):
+                raise
+            skip_without_browser("Playwright's own program does not start; the system may lack a library")
+        browser = _launched(playwright.chromium)
+        stack.callback(browser.close)
+        yield browser
 
 
 def _launched(chromium: Any) -> Any:
