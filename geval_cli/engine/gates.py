@@ -55,7 +55,8 @@ def judge_gates(
     sums = [_Sums(gate) for gate in gates]
     errored = 0
     for result in results:
-        errored += max([result.status is Status.ERROR, *(item.add(result) for item in sums)])
+        hides = [item.add(result) for item in sums]
+        errored += result.status is Status.ERROR or any(hides)
     for item in sums:
         if spent is not None and not item.gate.tags:
             item.usage = spent
@@ -65,6 +66,11 @@ def judge_gates(
         note = "allowed by --max-errors" if max_errors else NO_ERRORS_NOTE
         found.append(GateResult(f"errors <= {max_errors}", status, float(errored), note))
     return tuple(found)
+
+
+def holds_error(result: CaseResult) -> bool:
+    """Return whether a case or one of its assertions is an error; a case that failed has no score then either."""
+    return Status.ERROR in (result.status, *[item.status for item in result.assertions])
 
 
 class _Sums(Struct):
@@ -94,9 +100,7 @@ class _Sums(Struct):
             self._count(result.status, result)
             if result.score is not None:
                 self.scores.add(result.test_index, result.score)
-            # A case that failed has no score either if another of its assertions is an error.
-            statuses = (result.status, *[item.status for item in result.assertions])
-            has_error = result.score is None and Status.ERROR in statuses
+            has_error = result.score is None and holds_error(result)
             self.unscored += has_error
         else:
             # Assertions of the same metric count as one, with the worst status among them.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from geval_cli.engine.case import blank_result
 from geval_cli.engine.columns import baseline_index, column_labels
-from geval_cli.engine.gates import is_tagged
+from geval_cli.engine.gates import holds_error, is_tagged
 from geval_cli.engine.plan import DoneCases, Plan, key_of
 from geval_cli.errors import Problem
 from geval_cli.extras.compare.comparison import (
@@ -105,7 +105,7 @@ def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
         if result.status is Status.ERROR:
             return (0.0, 0.0) if gate.statistic is Statistic.PASSED else (0.0, 1.0)
         if gate.statistic is Statistic.MEAN:
-            unknown = (0.0, 1.0) if _has_error(result) else None
+            unknown = (0.0, 1.0) if holds_error(result) else None
             return unknown if result.score is None else (result.score, result.score)
         return _bounds_of_verdict(result.status)
     status = metric_status(result.assertions, gate.metric)
@@ -117,11 +117,6 @@ def _bounds_of_gate(gate: Gate, result: CaseResult) -> _Bounds | None:
         return _bounds_of_verdict(status)
     # Without an answer nothing was judged, by whatever metric.
     return (0.0, 1.0) if status is Status.ERROR or (result.error and status is None) else None
-
-
-def _has_error(result: CaseResult) -> bool:
-    """Return whether a case is an error, or failed and has another assertion that is one."""
-    return Status.ERROR in {result.status, *(item.status for item in result.assertions)}
 
 
 def _bounds_of_verdict(status: Status) -> _Bounds | None:
@@ -390,7 +385,7 @@ def _differences_of(
             values = values_of(measure, before, compared_case(result))
             if values is not None:
                 found.append((values[1] - values[0],) * 2)
-            elif earlier is not None and _has_error(result):
+            elif earlier is not None and holds_error(result):
                 found.append((-earlier[0], 1 - earlier[0]))
         return found
 

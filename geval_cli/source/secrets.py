@@ -388,6 +388,8 @@ def _named_places(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    if len(spans) < 2:  # noqa: PLR2004 - nearly all texts
+        return spans
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if joined and start < joined[-1][1]:
@@ -398,6 +400,8 @@ def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _without(text: str, spans: list[tuple[int, int]]) -> str:
+    if not spans:
+        return text
     pieces, cursor = list[str](), 0
     for start, end in spans:  # sorted, without overlaps
         pieces += (text[cursor:start], MASK)

@@ -131,8 +131,10 @@ def _is_bare(value: JsonValue, reading: LoadContext) -> bool:
 
 
 def _of_held(rows: list[tuple[JsonValue, SourcePath]]) -> list[RowSource]:
-    values, places = zip(*rows, strict=True) if rows else ((), ())
-    return [InMemoryRows(values, places, is_inline=True)] if rows else []
+    if not rows:
+        return []
+    values, places = zip(*rows, strict=True)
+    return [InMemoryRows(values, places, is_inline=True)]
 
 
 def _joined(sources: list[RowSource]) -> RowSource:

@@ -17,7 +17,7 @@ from msgspec.structs import asdict, replace
 
 from geval_cli.assertions.base import verdict_of
 from geval_cli.engine.columns import column_name, margins_of, measure_keys
-from geval_cli.engine.gates import is_tagged
+from geval_cli.engine.gates import holds_error, is_tagged
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.extras.compare.matching import (
     AmbiguousTests,
@@ -274,8 +274,7 @@ class CountedCases:
         self.metrics.update(found.named_scores)
         self.cases += 1
         self.errored += found.status is Status.ERROR
-        has_error = any(item.status is Status.ERROR for item in found.assertions)
-        self.unscored += found.status is Status.FAILED and found.score is None and has_error
+        self.unscored += found.status is Status.FAILED and found.score is None and holds_error(found)
         self.repeats = max(self.repeats, found.repeat_index + 1)
         return found
 

@@ -157,9 +157,8 @@ def own_messages(template: str, variables: Mapping[str, JsonValue], tools: Tools
     Raises:
         TemplateError: it cannot be rendered.
     """
-    if (
-        tools.rules.template_language == "nunjucks"
-    ):  # there, mappings and those in a list are text in such a prompt
+    # In promptfoo, mappings, also those in a list, are text in such a prompt.
+    if tools.rules.template_language == "nunjucks":
         variables = {name: _with_texts(value) for name, value in variables.items()}
     written = _chat(template)
     if written is None:

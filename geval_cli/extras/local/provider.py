@@ -51,8 +51,8 @@ from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, R
 _TIMEOUT_S = 900.0
 """A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
 
-# llama.cpp's messages for two failures that its status and code do not distinguish from others.
 _LIBRARY_HINT = "install that library of the system, such as with `apt-get install libgomp1`"
+# llama.cpp's messages for two failures that its status and code do not distinguish from others.
 _CONTEXT_FULL = "Context size has been exceeded"
 _TEXT_TOO_LONG = "too large to process"
 _EMBEDDED_TOKENS = 2048

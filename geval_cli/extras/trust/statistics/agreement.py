@@ -459,9 +459,8 @@ class ClusterRobustMean(Struct, frozen=True):
         return self.mean / self.error if self.error > _DUST else None
 
     def _p(self, distance: float) -> float:
-        if (
-            self.error <= _DUST
-        ):  # all clusters are equal: p is the share of sign flips that keep all signs equal
+        # If all clusters are equal, p is the share of sign flips that keep all signs equal.
+        if self.error <= _DUST:
             return float(2.0 ** -(self.freedom + 1)) if distance > _DUST else 1.0
         return float(stats.t.sf(distance / self.error, self.freedom))
 

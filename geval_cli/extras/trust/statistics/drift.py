@@ -1,6 +1,7 @@
 """Test whether a judge's scale has shifted, from ratings of the same outputs then and now. Plain Python, pure."""
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
@@ -117,17 +118,11 @@ def least_for_steady(margin: float = MARGIN) -> int:
 
     `margin` is above 0.
     """
-    low, high = 1, 2
-    while not _can_be_steady(high, margin):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _can_be_steady(middle, margin) else (middle, high)
-    return high
 
+    def is_steady(count: int) -> bool:
+        return _verdict(mean_interval(0.0, 0.0, count, level=LEVEL, lowest=-1), margin) is DriftVerdict.STEADY
 
-def _can_be_steady(count: int, margin: float) -> bool:
-    return _verdict(mean_interval(0.0, 0.0, count, level=LEVEL, lowest=-1), margin) is DriftVerdict.STEADY
+    return bisect_left(range(1 << 62), True, lo=2, key=is_steady)
 
 
 class Looks(Struct, frozen=True):
