@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -316,6 +317,62 @@ def test_no_rating_of_an_anchor_is_paid_for_twice_after_an_interruption(
     looks = [json.loads(line) for line in (home / "drift.jsonl").read_text(encoding="utf-8").splitlines()]
     counts = [look["metrics"][0]["looks"] for look in looks if "metrics" in look and not look["stopped"]]
     assert [found and found["count"] for found in counts] == [None, 2]
+
+
+@pytest.mark.parametrize(
+    ("between", "is_resumed"),
+    [
+        ((), True),
+        (("drift", "a.jsonl", "--grader", "openai:judge-strict"), True),
+        (("drift", "a.jsonl", "other.yaml"), False),
+        (("drift", "a.jsonl"), False),
+    ],
+    ids=["nothing", "another judge", "the same in another config", "the same"],
+)
+def test_a_check_is_resumed_by_the_same_judges_whatever_others_did_meanwhile(
+    product: Product, between: tuple[str, ...], is_resumed: bool
+) -> None:
+    judges = Judges()
+    with LoopbackServer(respond=judges.respond) as server:
+        product.run(config(), server)
+        shutil.copy(product.folder / "config.yaml", product.folder / "other.yaml")
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "40", writes_results=False)
+        looks = product.folder / "state" / "drift.jsonl"
+        looks.write_text('{"digest": "cut by a full di', encoding="utf-8")
+        stopped = product.command(server, "drift", "a.jsonl", "--max-requests", "20", writes_results=False)
+        assert stopped.code == 3
+        if between:
+            assert "none from the cache" in product.command(server, *between).stderr or not is_resumed
+        judges.asked.clear()
+        last = product.command(server, "drift", "a.jsonl", writes_results=False)
+    assert ("resuming the check that did not finish" in last.stderr) is is_resumed
+    # One of the 20 requests was for the steps.
+    assert judges.asked.count("judge") == (40 - 19 if is_resumed else 40)
+
+
+def test_a_check_beside_another_one_takes_none_of_its_ratings(product: Product) -> None:
+    """Two looks that share ratings would count as evidence twice."""
+    judges = Judges()
+    home = product.folder / "state"
+    with LoopbackServer(respond=judges.respond) as server:
+        product.run(config(), server)
+        product.command(server, "drift", "--save", "a.jsonl", "--items", "40", writes_results=False)
+        judges.asked.clear()
+        judges.slow_after = 20
+        env = clean_environment(OPENAI_BASE_URL=server.base_url, OPENAI_API_KEY="sk-anchors")
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        words = ("drift", "a.jsonl", "-j", "4", "--home", str(home))
+        first = start_geval(*words, cwd=product.folder, env=env, **quiet)
+        while not (home / "drift.jsonl").exists() or not kept_ratings(home):
+            time.sleep(0.01)
+        judges.slow_after = None
+        second = product.command(server, "drift", "a.jsonl", writes_results=False)
+        assert first.wait(timeout=60) == 0
+        assert "none from the cache" in second.stderr
+        assert len(judges.asked) == 2 * 40
+        third = product.command(server, "drift", "a.jsonl", writes_results=False)
+    assert "none from the cache" in third.stderr
+    assert "over 3 looks" in said(third.stdout)
 
 
 TEXTS = ("scenario", "expected_outcome", "role", "expected_output", "context", "retrieval_context")

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from geval_cli.json_codec import encode_json
 from geval_cli.metrics import with_members
 from geval_cli.records import AssertionResult, CaseResult, JsonValue, Usage, case_result_from_json, to_json
 from geval_cli.source.access import TRUSTED, Access
+from geval_cli.store.home import try_lock
 from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
 
 FILE = "drift.jsonl"
 IMPROVEMENTS = "improve.jsonl"
 """Files in the home folder: a line for each look, without individual scores."""
+_LOCK = "drift.lock"
 _BEGAN = "began_s"
 _RECENT_S = 24 * 3600.0
 """An older look is not resumed: the judge may have changed since."""
@@ -100,11 +102,16 @@ def look_from_json(data: JsonValue) -> Look | None:
         return None
 
 
-def keep_look(home: Path, found: Look) -> None:
-    """Append a look to the stored ones. If the file cannot be written, later looks do not know of this one."""
-    line = json.dumps({**to_json(found), "scores": {}}, ensure_ascii=False)
-    with suppress(OSError), (home / FILE).open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
+def keep_look(home: Path, found: Look, judge: str) -> None:
+    """Append a look by `judge` to the stored ones. If this fails, later looks do not know of this one."""
+    _append(home / FILE, {**to_json(found), "scores": {}, "judge": judge})
+
+
+def _append(path: Path, row: Mapping[str, JsonValue]) -> None:
+    """Append a line if the file can be written; a line that a full disk cut off is ended first."""
+    with suppress(OSError), path.open("ab+") as file:
+        is_cut = file.tell() > 0 and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n"
+        file.write(b"\n" * is_cut + encode_json(row) + b"\n")
 
 
 def looks_before(home: Path, digest: str) -> list[Look]:
@@ -123,21 +130,34 @@ def _lines_of(home: Path, digest: str) -> Iterator[Mapping[str, JsonValue]]:
                     yield row
 
 
-def unfinished_since(home: Path | None, digest: str, now: float) -> float | None:
-    """Return when the last look at these anchors began, if it did not finish and is less than a day old.
+@contextmanager
+def only_look(home: Path) -> Iterator[bool]:
+    """Yield whether no other look is in progress in this home; while one is, none is noted or resumed."""
+    with ExitStack() as stack:
+        is_only = True
+        with suppress(OSError):  # a folder that cannot be written, or without locks
+            is_only = try_lock(stack.enter_context((home / _LOCK).open("ab")))
+        yield is_only
+
+
+def unfinished_since(home: Path | None, digest: str, judge: str, now: float) -> float | None:
+    """Return when `judge` last began to look at these anchors, if it did not finish and is less than a day old.
 
     Times are in seconds since 1970, by the clock of the cache.
     """
-    began = None
-    for row in () if home is None else _lines_of(home, digest):
-        began = row.get(_BEGAN) if _BEGAN in row else began if row.get("stopped") else None
+    if home is None:
+        return None
+    with only_look(home) as is_only:
+        began = None
+        for row in _lines_of(home, digest) if is_only else ():
+            if row.get("judge") == judge:
+                began = row.get(_BEGAN) if _BEGAN in row else began if row.get("stopped") else None
     return began if isinstance(began, float) and 0 <= now - began < _RECENT_S else None
 
 
-def begin_look(home: Path, digest: str, now: float) -> None:
+def begin_look(home: Path, digest: str, judge: str, now: float) -> None:
     """Note that a look begins, so that the next one can use its ratings if this one does not finish."""
-    with suppress(OSError), (home / FILE).open("a", encoding="utf-8") as file:
-        file.write(f"{json.dumps({'digest': digest, _BEGAN: now})}\n")
+    _append(home / FILE, {"digest": digest, "judge": judge, _BEGAN: now})
 
 
 def count_look(home: Path, digest: str, judge: str) -> int:
@@ -161,8 +181,7 @@ def count_look(home: Path, digest: str, judge: str) -> int:
                     known[str(row.get("judge"))] = None
     if judge not in known:
         known[judge] = None
-        with suppress(OSError), path.open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps({'labels': digest, 'judge': judge})}\n")
+        _append(path, {"labels": digest, "judge": judge})
     return list(known).index(judge) + 1
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -35,6 +36,7 @@ from geval_cli.extras.trust.anchors import (
     keep_look,
     look_from_json,
     looks_before,
+    only_look,
     ratings_of,
     unfinished_since,
 )
@@ -83,9 +85,8 @@ async def look(
     policy = replace(policy, run_id=None, begin_batches=None)
     asking = asked_for(anchors, prepared)
     usage: list[Usage] = []
-    began_s = unfinished_since(home, anchors.digest, cache.now())
-    if home is not None and began_s is None:
-        begin_look(home, anchors.digest, cache.now())
+    judges = judges_digest(prepared)
+    began_s = unfinished_since(home, anchors.digest, judges, cache.now())
 
     def listen(event: RunEvent) -> None:
         if isinstance(event, ModelCalled):
@@ -93,7 +94,13 @@ async def look(
         on_event(event)
 
     asked = _AskedAgain()
-    async with open_suite_session(fresh, cache, policy, on_event=listen, began_s=began_s) as session:
+    async with AsyncExitStack() as stack:
+        is_noted = home is not None and stack.enter_context(only_look(home))
+        if home is not None and is_noted and began_s is None:
+            begin_look(home, anchors.digest, judges, cache.now())
+        session = await stack.enter_async_context(
+            open_suite_session(fresh, cache, policy, on_event=listen, began_s=began_s)
+        )
         context = job_context(session, fresh)
         room = asyncio.Semaphore(_AT_ONCE)
 
@@ -124,8 +131,14 @@ async def look(
     )
     if home is not None:
         found = with_looks(found, looks_before(home, found.digest))
-        keep_look(home, found)
+        keep_look(home, found, judges)
     return found
+
+
+def judges_digest(prepared: PreparedRun) -> str:
+    """Return a digest of the judges: a look that did not finish is resumed by the same ones, in whatever config."""
+    names = sorted(spec.public_id for spec in prepared.judges)
+    return hashlib.sha256(encode_json(names)).hexdigest()[:16]
 
 
 def uncached(prepared: PreparedRun) -> PreparedRun:

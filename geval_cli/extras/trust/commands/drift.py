@@ -20,7 +20,7 @@ from geval_cli.extras.trust.anchors import (
     write_anchors,
 )
 from geval_cli.extras.trust.documents import check_document_paths, deliver
-from geval_cli.extras.trust.drift import drift_document, look, planned_look, uncached
+from geval_cli.extras.trust.drift import drift_document, judges_digest, look, planned_look, uncached
 from geval_cli.extras.trust.options import DriftCommand
 from geval_cli.extras.trust.statistics.drift import DriftVerdict, least_for_steady
 from geval_cli.gateway.budget import Budget
@@ -69,7 +69,8 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
         print_warnings(state.warnings)
         cache = state.cache
         ratings, cost = planned_look(read, prepared, run_async(plan_run(uncached(prepared), cache)))
-        is_resumed = unfinished_since(state.runs.home, read.digest, cache.now()) is not None
+        judges = judges_digest(prepared)
+        is_resumed = unfinished_since(state.runs.home, read.digest, judges, cache.now()) is not None
         source = "resuming the check that did not finish" if is_resumed else "none from the cache"
         told = (
             f"{plural(ratings, 'rating')} of {plural(len(read.anchors), 'anchor')}, {source}"
