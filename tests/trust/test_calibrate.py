@@ -14,6 +14,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 from lxml import etree
+from markdown_it import MarkdownIt
 from msgspec.structs import replace
 from support.geval_command import Finished, clean_environment, run_geval
 from support.judged_data import summaries
@@ -25,7 +26,14 @@ from geval_cli.errors import ConfigError, Problem, Severity, UsageError
 from geval_cli.extras.export import read_portable_suite
 from geval_cli.extras.json_schema import config_json_schema
 from geval_cli.extras.trust.calibration import calibrate, calibration_document, write_calibration
-from geval_cli.extras.trust.documents import print_document, write_document
+from geval_cli.extras.trust.documents import (
+    ReportDocument,
+    Section,
+    Table,
+    markdown_of,
+    print_document,
+    write_document,
+)
 from geval_cli.extras.trust.labels import write_labels
 from geval_cli.extras.trust.options import CalibrateOptions
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
@@ -262,6 +270,24 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    "payload", [HOSTILE, "![x](http://y/p.png)", "a\n\n# b\n[c]: http://y", "`a` <img src=x> ``"]
+)
+def test_no_text_in_any_place_of_a_markdown_report_becomes_a_link_a_picture_or_a_tag(payload: str) -> None:
+    table = Table(("a", "b"), [(payload, "c")])
+    text = f"the judge's reply: {payload}"
+    section = Section(
+        payload, lambda quote: f"see {quote(payload)}", tables=[table], texts=[text], notes=[text]
+    )
+    document = ReportDocument(
+        "T", lambda quote: quote(payload), [section], {}, answer=lambda quote: quote(payload)
+    )
+    page = MarkdownIt("commonmark").enable("table").render(markdown_of(document))
+    tags = {"h1", "h2", "p", "code", "table", "thead", "tbody", "tr", "th", "td"}
+    assert set(re.findall(r"<(\w+)", page)) <= tags
+    assert page.count("<h1>") == page.count("<h2>") == 1
+
+
 @pytest.fixture
 def calibrated(made: Path, tmp_path: Path) -> Path:
     return shutil.copytree(made, tmp_path / "shop", ignore=shutil.ignore_patterns("running"))
@@ -388,6 +414,13 @@ class TestInARun:
         report, results = results_of(calibrated, name)
         assert any("calibrated with other evaluation steps" in note for note in report.run.warnings)
         assert all("p_pass" not in case.assertions[0].detail for case in results)
+
+    def test_agree_says_whose_labels_are_too_good_for_a_calibrated_run(self, calibrated: Path) -> None:
+        words = "on the labels that it was made from, figures are too good; use other labels"
+        for suite, is_said in (("answers.yaml", False), ("calibrated.yaml", True)):
+            geval(calibrated, "run", suite)
+            found = geval(calibrated, "agree", "answer-labels.jsonl", "--run", "latest")
+            assert (words in " ".join(found.stdout.split())) is is_said, found.stdout
 
     def test_judging_again_marks_again(self, calibrated: Path) -> None:
         geval(calibrated, "run", "calibrated.yaml")

@@ -364,6 +364,7 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
         notes=(
             *_notes(data, everything, alt, len(pairs) - len(scored)),
             *score_notes(name, scored),
+            *([_CALIBRATED] if any(pair.match and name in pair.match.item.p_pass for pair in scored) else ()),
         ),
         summary=_sentence(name, verdicts, len(scored)),
         jury=None if jury is None else jury_agreement(jury, data.score, how or "mean"),
@@ -377,6 +378,11 @@ def _metric(name: str, pairs: Sequence[JudgedLabel], options: AgreeOptions) -> M
             for pair, is_passed in zip(scored, passed, strict=True)
         ),
     )
+
+
+_CALIBRATED = (
+    "the run uses a calibration: on the labels that it was made from, figures are too good; use other labels"
+)
 
 
 def _by_document(data: _Data) -> CorrelationLevel | None:

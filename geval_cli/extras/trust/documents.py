@@ -25,7 +25,14 @@ from geval_cli.records import JsonValue, Status
 from geval_cli.report.console import make_console, print_hanging, print_rows
 from geval_cli.report.json_file import json_text
 from geval_cli.report.safe_file import SafeFile
-from geval_cli.report.sanitize import code_span, html_text, markdown_table, one_line, sanitize
+from geval_cli.report.sanitize import (
+    code_span,
+    figures_in_markdown,
+    html_text,
+    markdown_table,
+    one_line,
+    sanitize,
+)
 
 ENDINGS = (".html", ".json", ".md")
 
@@ -268,7 +275,9 @@ def _markdown(document: ReportDocument) -> Iterator[str]:
             for table in section.tables
         )
         for text in (*section.texts, *section.notes):
-            yield f"\n{text}\n"
+            # Some quote a model's words, which must not become a picture, a link or a tag.
+            quoted = figures_in_markdown(one_line(text, 2_000)).replace("](", "]\\(")
+            yield f"\n{quoted}\n"
 
 
 def _cell(text: str) -> str:
