@@ -71,9 +71,12 @@ class World:
             criteria = [self.criteria] if self.criteria else []
             return chat_reply(json.dumps({"criteria": criteria, "steps": ["Read.", "Rate."]}))
         self.prompts.append(text)
-        if self.kind == "breaks":
+        if self.kind == "breaks" or not _JUDGED.search(text):  # the latter is a second try at a rating
             return chat_reply("I would rather not say.")
         number, grade = map(int, _JUDGED.findall(text)[-1])
+        is_guided = "Be strict." in text
+        if self.kind == "goes quiet" and is_guided and number % 12 == 5:
+            return chat_reply("I would rather not say.")
         known = {int(found) for found in _EXAMPLE.findall(text)}
         vague = 2 + 5 * noise(number, len(known)) + 0.25 * grade
         score = {
@@ -81,6 +84,8 @@ class World:
             "ignores": vague,
             "reads": grade if self.evolved in text else vague,
             "by heart": grade if number in known else vague,
+            "guided": grade if is_guided else vague,
+            "goes quiet": grade if is_guided else vague,
         }[self.kind]
         return chat_reply(json.dumps({"reason": "as it is", "score": round(min(10, score))}))
 
@@ -388,6 +393,42 @@ def test_a_second_look_at_the_same_labels_is_held_to_less_error(
     assert same.results["gain"] == first.results["gain"]
     assert (other.results["gain"]["look"], other.results["gain"]["alpha"]) == (2, 0.0125)
     assert "these labels were used 2 times" in " ".join(other.stdout.split())
+
+
+def test_the_same_change_is_another_look_with_another_split_judge_or_criterion(
+    rated: Product, server: WorldServer
+) -> None:
+    """Otherwise, of twenty splits, one that happens to favour the change would be taken for its only look."""
+    server.world = World("guided")
+    labels = str(write_labels(rated.folder))
+    seen: list[tuple[int, ...]] = []
+    for seed, more, criterion in (
+        ("0", (), "It helps."),
+        ("1", (), "It helps."),
+        ("1", ("--grader", "openai:other"), "It helps."),
+        ("1", (), "It helps people."),
+        ("0", (), "It helps."),
+    ):
+        rated.write(config(criteria=criterion))
+        words = ("--labels", labels, "--run", "latest", "--seed", seed, *more)
+        found = rated.command(server, "improve", "config.yaml", *words).results
+        assert found["chosen"] == "guidelines"
+        seen.append((found["gain"]["look"], round(0.05 / found["gain"]["alpha"])))
+    # Another model or criterion that rates exactly alike shows nothing new.
+    assert seen == [(1, 2), (2, 4), (2, 4), (2, 4), (1, 2)]
+    server.world = World("goes quiet")
+    other = ("--labels", labels, "--run", "latest", "--seed", "1", "--grader", "openai:third")
+    assert rated.command(server, "improve", "config.yaml", *other).results["gain"]["look"] == 3
+
+
+def test_held_out_outputs_without_a_rating_are_told(rated: Product, server: WorldServer) -> None:
+    found = improved(rated, server, World("goes quiet")).results
+    assert found["chosen"] == "guidelines"
+    lost = found["labels"]["held-out"] - found["gain"]["labels"]
+    assert lost > 0
+    assert (
+        f"guidelines: no rating of {lost} of {found['labels']['held-out']} held-out outputs" in found["notes"]
+    )
 
 
 def test_few_held_out_labels_accept_nothing(rated: Product, server: WorldServer) -> None:

@@ -859,8 +859,14 @@ async def improve_prepared(
             if not after.is_whole and not rater.stopped:
                 missing = f"{after.lost:,} of {plural(len(held), 'held-out output')}"
                 rater.stopped = f"{chosen.candidate.name}: no rating of {missing}"
+            notes += [
+                f"{found.candidate.name}: no rating of {found.lost:,} of {plural(len(held), 'held-out output')}"
+                for found in (before, after)
+                if found.lost and not rater.stopped
+            ]
             if not rater.stopped:
-                look = 1 if home is None else count_look(home, _digest_of(cases), chosen.candidate.key)
+                compared = _digest_of_look(before, after, held, threshold)
+                look = 1 if home is None else count_look(home, _digest_of(cases), compared)
                 gain = held_out_gain(measure, before, after, held, threshold, look)
                 differing = tuple(_differing(before, after, held))
                 limit = _threshold(chosen, after, select, held, threshold)
@@ -1182,6 +1188,20 @@ def _digest_of(cases: Sequence[LabelledCase]) -> str:
     """Return a digest of the labels, by which looks at them are counted."""
     told = sorted(f"{case.case.id} {case.human:.9f} {case.document}" for case in cases)
     return hashlib.sha256("\n".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _digest_of_look(
+    before: CandidateRatings, after: CandidateRatings, held: Sequence[LabelledCase], threshold: float
+) -> str:
+    """Return a digest of what a look sees: another split, candidate or judge makes another look at the same labels."""
+    told = [
+        after.candidate.key,
+        [case.case.id for case in held],
+        [*before.scores],
+        [*after.scores],
+        threshold,
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 # -- the report --------------------------------------------------------------------------------------------------
