@@ -25,6 +25,10 @@ TEXTS = {
         "providers:\n  - id: echo\n    label: e\ntests: []\n"
     ),
     "one prompt": "prompts:\n  id: p\n  raw: hello\nproviders: [echo]\ntests: []\n",
+    "headings": (
+        "description: # what\nprompts:\n  - |  # kept\n    # Role\n    Be kind.\n       \n    # End\n\n  - raw: |\n"
+        "      # One\n      # Two\nproviders: [echo]\ntests:\n  - input: # c\n    vars:\n      x: # any\n      y: !!str\n"
+    ),
 }
 PLACES: dict[str, list[list[str | int]]] = {
     "lines": [
@@ -55,6 +59,13 @@ PLACES: dict[str, list[list[str | int]]] = {
         ["providers", 0, "id"],
     ],
     "one prompt": [["prompts", 0, "raw"], ["prompts", 0, "evaluation_criteria"], ["description"]],
+    "headings": [
+        ["description"],
+        ["prompts", 0],
+        ["prompts", 1, "raw"],
+        ["tests", 0, "input"],
+        *(["tests", 0, "vars", key] for key in ("x", "y")),
+    ],
 }
 VALUES = [
     *(
@@ -72,6 +83,7 @@ VALUES = [
         "%tag",
         "[x]",
     ),
+    *("# head\n# next", "a\n# next\n", "a\n  ", "a\n \n", "a\n\t", "a\n  \n b"),
     *("line\nnext", "line\nnext\n", "a\n\nb", "a\n\n", "multi\n  indented\nback", "kept \nspace", "{{ x }}"),
     *(
         " lead",
@@ -91,6 +103,19 @@ async (cases) => {
   return cases.map(([text, act, ...given]) => {
     const change = readSuite(text)[act](...given);
     return text.slice(0, change.from) + change.insert + text.slice(change.to);
+  });
+}
+"""
+TYPE = """
+async (cases) => {
+  const { readSuite } = await import('/static/editor-yaml.js');
+  return cases.map(([text, path, value]) => {
+    const style = readSuite(text).value(path) ? readSuite(text).style(path) : 'PLAIN';
+    for (let end = 1; end <= value.length; end += 1) {
+      const change = readSuite(text).set(path, value.slice(0, end), style);
+      text = text.slice(0, change.from) + change.insert + text.slice(change.to);
+    }
+    return text;
   });
 }
 """
@@ -135,6 +160,22 @@ def test_a_text_that_is_typed_is_the_only_thing_that_changes(window: Visit) -> N
     comment = re.compile(r"(?:^|\s)# (?:top|one|id|say|kept|short|c|what|any|t|end|last)$", re.MULTILINE)
     for (asked, _), text in zip(cases, texts, strict=True):
         assert len(comment.findall(text)) == len(comment.findall(asked[0])), asked
+
+
+def test_a_text_is_the_same_letter_by_letter(window: Visit) -> None:
+    cases = [
+        (TEXTS[name], path, value)
+        for name, places in PLACES.items()
+        for path in places
+        for value in VALUES
+        if "\n" in value or "#" in value
+    ]
+    texts: list[str] = window.page.evaluate(TYPE, cases)
+    wrong = {}
+    for (text, path, value), typed in zip(cases, texts, strict=True):
+        if read_yaml(typed, "suite.yaml").value != with_value(read_yaml(text, "s").value, path, value):
+            wrong[repr((path, value))] = typed
+    assert wrong == {}
 
 
 def test_keys_and_items_come_and_go(window: Visit) -> None:

@@ -24,7 +24,7 @@ function isPlain(value) {
   }
 }
 
-const isLiteral = (value) => value !== "" && !/^[ \t\n]/.test(value) && !/\n\n$/.test(value) && !value.includes("\r") && value.search(ODD) < 0;
+const isLiteral = (value) => value !== "" && !/^[ \t\n]/.test(value) && !/\n[ \t]+$|\n[ \t]*\n$/.test(value) && !value.includes("\r") && value.search(ODD) < 0;
 
 /** A text as a scalar: in the way in which it was written, as long as that works. */
 function scalarText(value, { indent, isFlow, type = "PLAIN" }) {
@@ -127,8 +127,8 @@ export class SuiteText {
     if (isScalar(node) && node.range[0] < node.range[1]) {
       const old = this.text.slice(node.range[0], node.range[1]);
       const wasBlock = node.type?.startsWith("BLOCK");
-      const tail = wasBlock ? /\n\s*$/.exec(old)?.[0] ?? "" : "";
-      const comment = wasBlock ? /^[^\n]*?(\s+#[^\n]*)/.exec(old)?.[1] ?? "" : "";
+      const tail = wasBlock ? /\s*$/.exec(old)[0].replaceAll(/[^\n]/g, "") : "";
+      const comment = wasBlock ? /^[^\n]*?([ \t]+#[^\n]*)/.exec(old)?.[1] ?? "" : "";
       const [parent] = this.#pair(path);
       const indent = this.#indentBelow(parent, node, path);
       const text = scalarText(value, { indent, isFlow: isFlow(parent), type: style ?? node.type });
@@ -163,7 +163,8 @@ export class SuiteText {
     if (isMap(parent) && index >= 0) {
       const pair = parent.items[index];
       const from = this.text.indexOf(":", pair.key.range[1]) + 1;
-      const end = pair.value ? pair.value.range[0] + this.text.slice(pair.value.range[0], pair.value.range[1]).trimEnd().length : from;
+      const old = pair.value ? this.text.slice(pair.value.range[0], pair.value.range[1]).trimEnd() : "";
+      const end = old || pair.value?.tag || pair.value?.anchor ? pair.value.range[0] + old.length : from;
       const text = render({ indent: this.#column(parent.items[0].key.range[0]) + 2, isFlow: isFlow(parent) });
       const [insert, to] = this.#withComment(text, Math.max(from, end));
       return { from, to, insert: insert.startsWith("\n") ? insert : ` ${insert}` };
