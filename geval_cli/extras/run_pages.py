@@ -45,6 +45,7 @@ _FOLD_TO_ASCII = (
     "\ufb00\ufb01\ufb02\ufb03\ufb04\ufb05\ufb06"
 )
 """All characters that contain an ASCII letter once they are case-folded."""
+_PARTS_MAX, _PART_LENGTH_MAX = 100, 1000
 FACETS_MAX, FACET_VALUES_MAX = 6, 30
 """The maximum numbers of facets, and of values of each: with more values, a name is not useful for filtering."""
 
@@ -203,10 +204,11 @@ def plain_parts(wanted: ResultFilter) -> tuple[tuple[str, ...], str]:
     """
     runs = (groupby(word, key=_is_plain) for word in wanted.words)
     found = ("".join(run) for groups in runs for is_plain, run in groups if is_plain)
-    parts = tuple(part for part in found if part.strip())
+    # A database takes neither very long patterns nor very many: a whole text may be searched for.
+    parts = tuple(part[:_PART_LENGTH_MAX] for part in found if part.strip())[:_PARTS_MAX]
     letters = set("".join(parts))
     texts = (value for _, value in wanted.metadata if value.isprintable() and not _MAY_BE_NO_STRING(value))
-    parts += tuple(json.dumps(text, ensure_ascii=False) for text in texts)
+    parts += tuple(json.dumps(text, ensure_ascii=False)[:_PART_LENGTH_MAX] for text in texts)[:_PARTS_MAX]
     return parts, "".join(sign for sign in _FOLD_TO_ASCII if letters & set(sign.casefold()))
 
 

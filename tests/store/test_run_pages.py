@@ -114,6 +114,20 @@ class TestRows:
         )
         assert indexes_of(pages, ResultFilter(metadata=(("lang", value),))) == tests
 
+    @pytest.mark.parametrize(
+        "text",
+        [" ".join(f"w{number}" for number in range(3000)), "long" * 20_000, f'"{"a long phrase " * 5_000}"'],
+    )
+    def test_a_whole_text_may_be_searched_for(self, runs: RunStore, text: str) -> None:
+        own = text.strip('"')
+        pages = add(
+            runs,
+            make_case(0, output=own, metadata={"lang": own}),
+            make_case(1, output=f"{own[:-10]}?", metadata={"lang": f"{own[:-10]}?"}),
+        )
+        assert indexes_of(pages, ResultFilter(text=text)) == [0]
+        assert indexes_of(pages, ResultFilter(metadata=(("lang", own),))) == [0]
+
     def test_what_a_database_searches_for_has_no_other_spelling(self) -> None:
         letters = [chr(code) for code in range(sys.maxunicode + 1)]
         plain = {letter for letter in letters if unicodedata.category(letter) == "Lo"}
