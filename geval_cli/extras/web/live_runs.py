@@ -523,11 +523,17 @@ class LiveRuns:
                 begun.set_result(live)
             begun.result().listen(event)
 
+        is_stored = False
         try:
-            await run_evaluation(prepared, self._state, listen=listen, stop=stop, resumed=resumed)
+            report = await run_evaluation(prepared, self._state, listen=listen, stop=stop, resumed=resumed)
+            is_stored = not report.is_partly_stored
+            if not is_stored:
+                _log.error("run %s: %s", report.run.id, report.run.warnings[-1])
         finally:
             if begun.done():
                 live = begun.result()
+                if not is_stored:  # without its end, the run would look as if it were in progress
+                    self._state.runs.release(live.run.id)
                 self._live.pop(live.run.id, None)
                 live.end_broken("the run was aborted; see the server's log")
 

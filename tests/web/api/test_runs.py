@@ -1,6 +1,9 @@
 import asyncio
+import contextlib
 import json
 import shutil
+import sqlite3
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -461,3 +464,38 @@ def test_a_server_whose_stored_runs_were_deleted_says_so_and_starts_none(tmp_pat
         assert answer.status == 503
         assert "was deleted while the server ran" in answer.text
         assert "restart the server" in answer.text
+
+
+@pytest.mark.parametrize("refused", ["INSERT ON results", "UPDATE ON runs"])
+def test_a_run_whose_end_cannot_be_stored_is_over_and_can_be_resumed(
+    slow_server: RunningServer, model: LoopbackServer, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    """As on a full disk: the database refuses what is written, until there is room again."""
+    started = slow_server.post("/api/runs", {"config": "slow.yaml"}).json
+    events = slow_server.events(started["events"])
+    assert next(events)["type"] == "state"
+    home = slow_server.settings.home
+    assert home is not None
+    with contextlib.closing(sqlite3.connect(home / "geval.db", timeout=60, isolation_level=None)) as database:
+        database.execute(f"CREATE TRIGGER full BEFORE {refused} BEGIN SELECT RAISE(ABORT, 'no room'); END")
+        model.release()
+        *_, last = events
+        assert last["type"] == "finished"
+        assert "not all of this run is stored" in last["run"]["warnings"][-1]
+        database.execute("DROP TRIGGER full")
+    assert wait_for_end(slow_server, started["url"])["run"]["status"] in {"interrupted", "aborted"}
+    assert "not all of this run is stored" in caplog.text
+    resumed = slow_server.post(f"{started['url']}/resume", {})
+    assert resumed.status == 202, resumed.text
+    *_, last = slow_server.events(started["events"])
+    assert (last["run"]["status"], last["summary"]["passed"]) == ("completed", 2)
+
+
+def wait_for_end(server: RunningServer, url: str) -> Any:
+    """Return the run once the server is done with it, shortly after its last event."""
+    for _ in range(100):
+        found = server.get(url).json
+        if found["run"]["status"] != "running":
+            return found
+        time.sleep(0.05)
+    pytest.fail("the run is still in progress")

@@ -27,7 +27,8 @@ TEXTS = {
     "one prompt": "prompts:\n  id: p\n  raw: hello\nproviders: [echo]\ntests: []\n",
     "headings": (
         "description: # what\nprompts:\n  - |  # kept\n    # Role\n    Be kind.\n       \n    # End\n\n  - raw: |\n"
-        "      # One\n      # Two\nproviders: [echo]\ntests:\n  - input: # c\n    vars:\n      x: # any\n      y: !!str\n"
+        "      # One\n      # Two\nproviders: [echo]\ntests:\n  - input: # c\n"
+        "    vars:\n      x: # any\n      y: !!str\n"
     ),
 }
 PLACES: dict[str, list[list[str | int]]] = {
