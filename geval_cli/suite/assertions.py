@@ -313,9 +313,8 @@ def _band_of_key(
     except ScalarError:
         rating = None
     if not _is_number(rating):
-        reading.report(
-            f"a rating in `rubric` must be a number, found the key `{key}`", place.key(), notes=_FORMS
-        )
+        message = f"a rating in `rubric` must be a number, found the key `{key}`"
+        reading.report(message, place.key(), notes=_FORMS)
         return None
     return _band((rating, rating), entry, place, place, reading)
 
@@ -369,7 +368,8 @@ def _band(
         message = f"the description of a band must be text, found {describe_value(text)}"
         reading.report(message, text_place.value(), notes=_FORMS)
         return None
-    return RubricBandSpec(low=span[0], high=span[1], description=text, place=place)
+    read = reading.text(text, text_place.value, is_for_models=True)
+    return read and RubricBandSpec(low=span[0], high=span[1], description=read, place=place)
 
 
 _NEGATION = "not-"
@@ -380,9 +380,8 @@ def read_assertions(value: JsonValue, place: SourcePath, reading: LoadContext) -
     """Return the assertions of a list, in its order; those with problems are left out."""
     if not isinstance(value, list):
         hint = "put `- ` before each assertion" if isinstance(value, dict) else ""
-        reading.report(
-            f"`assert` must be a list of assertions, found {describe_value(value)}", place.value(), hint
-        )
+        message = f"`assert` must be a list of assertions, found {describe_value(value)}"
+        reading.report(message, place.value(), hint)
         return ()
     found = [read_assertion(item, place.child(index), reading) for index, item in enumerate(value)]
     parts: list[Assertion] = []
@@ -414,7 +413,7 @@ def read_assertion(value: JsonValue, place: SourcePath, reading: LoadContext) ->
     _write_out(fields, reading)
     if not issubclass(model, GEvalFields):
         _refuse_jury(fields, f"{base} takes", reading)
-    for name in ("dimensions", "checklist"):
+    for name in ("dimensions", "checklist", "criteria", "evaluation_steps"):
         if name in fields.written and name not in fields.values:
             return None  # their mistakes are already reported
     if "dimension" in fields.values and "dimensions" in fields.values:
@@ -543,11 +542,11 @@ def _read_texts(value: JsonValue, place: SourcePath, reading: LoadContext) -> Js
     """Return one or more texts, each of which may be a file; other types are left for the spec to refuse."""
     if not isinstance(value, tuple):
         return reading.text(value, place.value, is_for_models=True)
-    texts = [
+    texts = tuple(
         reading.text(item, partial(place.value, index), is_for_models=True)
         for index, item in enumerate(value)
-    ]
-    return tuple(text for text, item in zip(texts, value, strict=True) if text is not None or item is None)
+    )
+    return texts if None not in texts or None in value else None
 
 
 def _read_dimensions(
@@ -569,9 +568,8 @@ def _read_dimensions(
             hint = hint_among(spec.dimension, DIMENSIONS)
             reading.report(f"there is no dimension `{spec.dimension}`", at.value("dimension"), hint)
         elif spec.dimension in found:
-            reading.report(
-                f"`{spec.dimension}` is listed twice", at.value("dimension"), "leave one of them out"
-            )
+            message = f"`{spec.dimension}` is listed twice"
+            reading.report(message, at.value("dimension"), "leave one of them out")
         found.setdefault(spec.dimension, spec)
     if len(value) < _PAIR and reading.errors == known:
         reading.report("`dimensions` needs at least two", place.value(), "for a single one use `dimension`")
@@ -589,10 +587,11 @@ def _read_checklist(
         return None
     found = []
     for index, item in enumerate(value):
-        written = {"item": item} if isinstance(item, str) else item
-        found.append(
-            read_spec(ChecklistItemSpec, written, place.child(index), "an item of `checklist`", reading)
-        )
+        written, keys = ({"item": item}, ()) if isinstance(item, str) else (item, ("item",))
+        spec = read_spec(ChecklistItemSpec, written, place.child(index), "an item of `checklist`", reading)
+        text = spec and reading.text(spec.item, partial(place.value, index, *keys), is_for_models=True)
+        if spec is not None and text is not None:
+            found.append(spec.model_copy(update={"item": text}))
     if not value:
         reading.report("`checklist` has no items", place.value(), "list what the output must have")
         return None
@@ -600,8 +599,7 @@ def _read_checklist(
         message = f"`checklist` has {len(value)} items; the most that one reply can answer is {MOST_ITEMS}"
         reading.report(message, place.value(), "split them into several assertions")
         return None
-    known = tuple(item for item in found if item is not None)
-    return known if len(known) == len(found) else None
+    return tuple(found) if len(found) == len(value) else None
 
 
 def _read_examples(
@@ -691,6 +689,8 @@ def _read_samples(value: JsonValue, place: SourcePath, reading: LoadContext) -> 
 
 _READERS: dict[str, Callable[[JsonValue, SourcePath, LoadContext], JsonValue]] = {
     "criteria": _read_texts,
+    "evaluation_steps": _read_texts,
+    "guidelines": _read_texts,
     "rubric": read_rubric,
     "samples": _read_samples,
     "jury": _read_jury,

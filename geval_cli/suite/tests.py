@@ -236,7 +236,7 @@ def read_test(value: JsonValue, place: SourcePath, what: str, reading: LoadConte
             hint = "write it in the config; with `dialect: promptfoo`, it can be one"
         reading.report(message, place.value(), hint)
         return None
-    fields = read_fields(TestSpec, value, place, what, reading, nullable=("output", "evaluation_schema"))
+    fields = read_fields(TestSpec, value, place, what, reading, nullable=("evaluation_schema",))
     if fields is None:
         return None
     _load_texts(fields, reading)

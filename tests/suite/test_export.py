@@ -83,7 +83,7 @@ TESTS = st.fixed_dictionaries(
         "description": TEXTS,
         "vars": st.dictionaries(TEXTS, JSON, max_size=3),
         "input": TEXTS,
-        "output": JSON,
+        "output": JSON.filter(lambda value: value is not None),
         "expected_output": TEXTS,
         "context": TEXTS | st.lists(TEXTS, max_size=2),
         "evaluation_schema": SCHEMAS,

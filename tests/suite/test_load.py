@@ -282,3 +282,45 @@ def test_an_edited_file_of_functions_is_another_suite_also_where_one_of_them_is_
         digests.append(suite_parts(part, (), SourceFiles(tmp_path, TRUSTED), {}))
     before, after = digests
     assert before["file: tools.py"] != after["file: tools.py"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"criteria": "FILE"},
+        {"criteria": ["FILE"]},
+        {"criteria": "x", "evaluation_steps": ["FILE"]},
+        {"criteria": "x", "guidelines": ["FILE"]},
+        {"checklist": ["FILE"]},
+        {"checklist": [{"item": "FILE", "required": True}]},
+        {"criteria": "x", "rubric": {"0": "bad", "10": "FILE"}},
+        {"criteria": "x", "rubric": [[0, "bad"], [10, "FILE"]]},
+        {
+            "criteria": "x",
+            "rubric": [{"score": 0, "description": "FILE"}, {"score": 10, "description": "good"}],
+        },
+        {"criteria": "x", "rubric": [{"score_range": [0, 10], "expected_outcome": "FILE"}]},
+    ],
+)
+def test_every_text_for_the_judge_may_be_in_a_file(tmp_path: Path, written: dict[str, Any]) -> None:
+    def config(name: str) -> Path:
+        assertion = json.dumps({"type": "g-eval", **written}).replace("FILE", f"file://{name}")
+        return write(tmp_path, f'{{"tests": [{{"output": "a", "assert": [{assertion}]}}]}}', "suite.json")
+
+    write(tmp_path, "It names the price.", "wanted.txt")
+    [test] = load(config("wanted.txt")).tests
+    shown = str(test.assertions[0].model_dump(exclude={"place"}))
+    assert "It names the price." in shown
+    assert "file://" not in shown
+    with pytest.raises(ConfigError) as caught:
+        list(load(config("gone.txt")).tests)
+    [problem] = caught.value.problems
+    assert problem.message == f"there is no file `{tmp_path / 'gone.txt'}`"
+
+
+@pytest.mark.parametrize("row", ["output:", "output: ~", "output: null", "vars: {a: b}\n  output: null"])
+@pytest.mark.parametrize("part", ["defaultTest:\n  ROW", "tests:\n- ROW"])
+def test_an_output_without_a_value_is_no_output_that_passes(tmp_path: Path, part: str, row: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        list(load(write(tmp_path, part.replace("ROW", row))).tests)
+    assert "`output` has no value" in [problem.message for problem in caught.value.problems]
