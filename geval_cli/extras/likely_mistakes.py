@@ -49,6 +49,7 @@ _READ_BY_NAME = frozenset({
 })  # fmt: skip
 """Variables that judges and assertions look for by themselves."""
 
+_CHECKS = frozenset({"assert", "assertions"})
 _STAND_INS = frozenset({"echo", "scripted"})
 """Providers whose answers are judged as they are."""
 
@@ -94,6 +95,7 @@ class LikelyMistakes(Struct):
     _hidden: dict[Location | None, None] = field(default_factory=dict)
     _shown: dict[str, Location | None] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
+    _misplaced: dict[str, tuple[str, Location | None, int]] = field(default_factory=dict)
     _metrics: set[str] = field(default_factory=set)
     _has_users: bool = False
     _profiles_are_used: bool = False
@@ -153,6 +155,9 @@ class LikelyMistakes(Struct):
                 self._note_changed(spec.place, {("value",): value})
         for name, text in test.vars.items():
             self._note_file(text, test.place, "vars", name)
+        for part, entries in (("vars", test.vars), ("metadata", test.metadata)):
+            for name in _CHECKS.intersection(entries):
+                self._note_checks(test, entries[name], part, name)
         self._names.update(test.vars)
         for name in test.vars.keys() - self._shown.keys() if self._keys else ():
             text = test.vars[name]
@@ -175,7 +180,8 @@ class LikelyMistakes(Struct):
         if test.transform_vars is not None or test.promptfoo.made_vars:
             self.sees_all = True
             return
-        new = [name for name in test.vars if name not in self._used and name not in _READ_BY_NAME]
+        told = {name for name in _CHECKS if f"vars.{name}" in self._misplaced}
+        new = [name for name in test.vars if name not in self._used | _READ_BY_NAME | told]
         if new:
             self._read_test(test)
         for name in new:
@@ -269,6 +275,11 @@ class LikelyMistakes(Struct):
                 "write the key into the provider's config, where it is masked",
                 severity=Severity.WARNING,
             )
+        for key, (name, location, count) in self._misplaced.items():
+            of_tests = f" of {count:,} tests" if count > 1 else ""
+            message = f"`{key}`{of_tests} is data, so its assertions check nothing"
+            hint = f"write `{name}` beside `{key.partition('.')[0]}`, not below it"
+            yield Problem(message, location, hint, severity=Severity.WARNING)
         for location in self._hidden:
             message = "a secret of the config or the environment is masked in answers, so this is never found"
             yield Problem(message, location, "test for leaks with a made-up key that no provider uses")
@@ -395,6 +406,14 @@ class LikelyMistakes(Struct):
             self._nearly_files[value] = (
                 (place.value(*keys) or place.value()) if isinstance(place, SourcePath) else place
             )
+
+    def _note_checks(self, test: MergedTest, value: JsonValue, part: str, name: str) -> None:
+        """Record assertions that are data of the test, which is only a matter of two spaces in YAML."""
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, Mapping) and "type" in item for item in items):
+            at = _location(self._home(test, (part, name)), (part, name))
+            _, at, count = self._misplaced.get(f"{part}.{name}") or (name, at, 0)
+            self._misplaced[f"{part}.{name}"] = name, at, count + 1
 
     def _note_unclosed(self, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
         """Record a value whose last template expression is never closed."""

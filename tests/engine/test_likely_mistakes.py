@@ -438,3 +438,27 @@ def test_a_variable_that_holds_a_key_is_told(tmp_path: Path, secret: object, cou
     told = [problem for problem in prepared.warnings if "holds a key" in problem.message]
     assert len(told) == count
     assert all("`secret`" in problem.message and KEY not in str(problem) for problem in told)
+
+
+@pytest.mark.parametrize("part", ["vars", "metadata"])
+@pytest.mark.parametrize("key", ["assert", "assertions"])
+@pytest.mark.parametrize("checks", [[USED], USED, [USED, {"type": "g-eval", "criteria": "x"}]])
+@pytest.mark.parametrize("prompt", ["Say {{ q }}", "{{ q }} {{ vars }}", "{{ q }} {{ assert }}"])
+def test_assertions_that_are_data_of_a_test_are_told_once(
+    tmp_path: Path, part: str, key: str, checks: object, prompt: str
+) -> None:
+    """Two spaces too many before `assert`, and the test is green without a check, beside others that have some."""
+    test = {"vars": {"q": "x", "assert": "a", "vars": "b"}}
+    misplaced = {**test, part: {**(test["vars"] if part == "vars" else {}), key: checks}}
+    tests = [misplaced, misplaced, {**test, "assert": [USED]}]
+    told = [
+        line for line in warnings(tmp_path, prompts=[prompt], tests=tests) if key in line and "data" in line
+    ]
+    hint = f"write `{key}` beside `{part}`, not below it"
+    assert told == [f"`{part}.{key}` of 2 tests is data, so its assertions check nothing; {hint}"]
+
+
+@pytest.mark.parametrize("value", ["x", [1, 2], {"a": 1}, ["type"], None])
+def test_a_variable_called_assert_is_not_told(tmp_path: Path, value: object) -> None:
+    tests = [{"vars": {"q": "x", "assert": value}, "metadata": {"assert": value}, "assert": [USED]}]
+    assert warnings(tmp_path, prompts=["{{ q }} {{ assert }}"], tests=tests) == []
