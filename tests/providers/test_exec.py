@@ -1,3 +1,4 @@
+import contextlib
 import os
 import shlex
 import sys
@@ -14,6 +15,7 @@ from geval_cli.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from geval_cli.extras.programs.providers import exec as exec_provider
 
 PYTHON = shlex.quote(sys.executable)
 
@@ -103,3 +105,33 @@ def test_what_a_program_leaves_behind_with_its_output_open_holds_nothing_up(tmp_
     assert isinstance(
         failure(f"{PYTHON} -c {shlex.quote(code)}", tmp_path, timeout_s=1), ProviderTimeoutError
     )
+
+
+@pytest.mark.parametrize("streams", ["", ">/dev/null", ">/dev/null 2>&1"], ids=["both", "stderr", "neither"])
+@pytest.mark.parametrize("session", ["", "setsid "], ids=["child", "session"])
+def test_a_server_that_a_program_starts_does_not_hold_up_its_answer(
+    tmp_path: Path, streams: str, session: str
+) -> None:
+    script = f"{session}sleep 40 {streams} &\necho $! > pid\necho the answer\n"
+    (tmp_path / "serve.sh").write_text(script, encoding="utf-8")
+    assert call("sh serve.sh", tmp_path, timeout_s=20) == "the answer"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text(encoding="utf-8")), 9)
+
+
+def test_what_follows_the_end_of_a_program_belongs_to_its_answer(tmp_path: Path) -> None:
+    """Its output may go through another process, which is slower than itself."""
+    script = "(for n in 1 2 3; do sleep 1; echo $n; done) &\n"
+    (tmp_path / "late.sh").write_text(script, encoding="utf-8")
+    assert call("sh late.sh", tmp_path) == "1\n2\n3"
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_program_that_prints_without_end_is_stopped(
+    tmp_path: Path, stream: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exec_provider, "MAX_ANSWER_BYTES", 1_000_000)
+    (tmp_path / "yes.sh").write_text(f"yes >&{stream}\n", encoding="utf-8")
+    error = failure("sh yes.sh", tmp_path)
+    assert isinstance(error, ProviderRequestError)
+    assert "printed more than" in error.message

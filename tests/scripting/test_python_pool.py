@@ -1,5 +1,6 @@
 import asyncio
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,10 @@ def start_what_stays(program):
     subprocess.Popen(program, start_new_session=True)
     return 6
 
+def complain(size):
+    os.write(2, b"x" * size + b" end")
+    return 7
+
 def long(size):
     return "x" * size
 """
@@ -234,7 +239,25 @@ def test_a_fork_of_the_code_neither_answers_nor_keeps_the_channel_open(writers: 
 
 
 def test_an_answer_that_is_too_long_is_an_error(writers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(processes, "MAX_ANSWER_BYTES", 1000)
     (error,) = called(writers, ("long", 5_000))
     assert isinstance(error, ScriptError)
     assert "more than" in str(error)
+
+
+def test_a_long_line_of_complaints_takes_no_time_and_only_its_end_is_kept(writers: Path) -> None:
+    began = time.monotonic()
+    assert called(writers, ("complain", 40_000_000)) == [7]
+    assert time.monotonic() - began < 15  # minutes, if each part is joined to all before it
+
+
+@pytest.mark.parametrize("code", ["", "0", "3", "'bye'"])
+def test_code_that_exits_is_an_error_of_its_call_and_runs_once(tmp_path: Path, code: str) -> None:
+    path = tmp_path / "exits.py"
+    path.write_text(
+        f"import sys\n\ndef leave():\n    sys.exit({code})\n\ndef good():\n    return 3\n", "utf-8"
+    )
+    (error,) = called(path, ("leave",))
+    assert isinstance(error, ScriptError)
+    assert not isinstance(error, ScriptCrashError)  # which is tried again, and may be paid for again
+    assert "SystemExit" in str(error)

@@ -22,11 +22,16 @@ from geval_cli.extras.programs.providers.base import (
     dropped_by_programs,
     program_settings,
 )
+from geval_cli.extras.programs.scripting.processes import MAX_ANSWER_BYTES
 from geval_cli.patterns import compile_later
 from geval_cli.providers.base import ProviderIdentity, ProviderSource
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 from geval_cli.source.command import kill_child
 from geval_cli.templating.js_text import js_json
+
+_PART_BYTES = 64 * 1024
+_QUIET_S = 2.0
+"""How long a program that has ended must print nothing, if others hold its output open: a server that it started."""
 
 _ANSI = compile_later(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
@@ -57,7 +62,7 @@ class ExecProvider(ProgramProvider):
         child = await self._start(self._arguments(request))
         try:
             async with asyncio.timeout(self.limits.timeout_s):
-                output, complaint = await child.communicate()
+                output, complaint = await self._all_printed(child)
         except TimeoutError as error:
             raise self.timed_out(f"{self.id} did not answer within {self.limits.timeout_s:g} s") from error
         finally:
@@ -78,7 +83,35 @@ class ExecProvider(ProgramProvider):
             dropped=dropped_by_programs(request),
         )
 
-    def _printed(self, output: bytes) -> str:
+    async def _all_printed(self, child: asyncio.subprocess.Process) -> tuple[bytearray, bytearray]:
+        """Return what the program prints until it has ended, also if processes that it started live on.
+
+        Raises:
+            ProviderRequestError: it prints too much to keep.
+        """
+        printed = bytearray(), bytearray()
+
+        async def read(stream: asyncio.StreamReader | None, into: bytearray) -> None:
+            while stream is not None and (part := await stream.read(_PART_BYTES)):
+                into += part
+                if len(into) > MAX_ANSWER_BYTES:
+                    message = f"{self.id} printed more than {MAX_ANSWER_BYTES / 1024 / 1024:.3g} MB, which is too much"
+                    raise ProviderRequestError(message, provider_id=self.id)
+
+        reading = asyncio.gather(read(child.stdout, printed[0]), read(child.stderr, printed[1]))
+        try:
+            before: tuple[int, int] | None = None  # what had been printed after the end
+            while not (await asyncio.wait({reading}, timeout=_QUIET_S))[0]:
+                now = None if child.returncode is None else (len(printed[0]), len(printed[1]))
+                if now is not None and now == before and (printed[0] or child.returncode):
+                    return printed
+                before = now
+            await reading
+        finally:
+            reading.cancel()
+        return printed
+
+    def _printed(self, output: bytes | bytearray) -> str:
         """Return the answer that the program printed, without its last newline.
 
         By promptfoo's rules colour codes and all surrounding whitespace are removed.

@@ -15,9 +15,11 @@ DEFAULT_PARALLEL = 4
 """How many processes run a user's code at once by default; low, since the machine has other work too."""
 
 _WORKER = Path(__file__).with_name("python_worker.py")
-# An answer is one line; asyncio's default limit of 64 kB would reject long ones.
-_MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""The longest answer. It is one line; asyncio's default limit of 64 kB would reject long ones."""
+
 _STDERR_LINES = 20
+_LONGEST_LINE = 8192
 # A process that closed its output may not have ended yet, and its traceback may still arrive.
 _LAST_WORDS_S = 0.5
 _SHOWN_BYTES = 500
@@ -89,7 +91,7 @@ class PythonProcess:
             with suppress(ConnectionError):
                 line = await child.stdout.readline()
         except ValueError as error:  # how asyncio reports a line above the limit
-            size = f"{_MAX_LINE_BYTES / 1024 / 1024:.3g} MB"
+            size = f"{MAX_ANSWER_BYTES / 1024 / 1024:.3g} MB"
             raise ScriptError(f"{self._name} returned more than {size}, which is too much") from error
         if not line.endswith(b"\n"):
             status: int | None = None
@@ -126,7 +128,7 @@ class PythonProcess:
             stderr=pipe,
             env=None if self._env is None else dict(self._env),
             cwd=self._home,
-            limit=_MAX_LINE_BYTES,
+            limit=MAX_ANSWER_BYTES,
             start_new_session=True,
         )
         self._stderr.clear()
@@ -138,7 +140,8 @@ class PythonProcess:
         while part := await stream.read(4096):
             lines = part.decode("utf-8", "replace").splitlines(keepends=True)
             if self._stderr and not self._stderr[-1].endswith("\n"):
-                lines[0] = self._stderr.pop() + lines[0]
+                # Only the end of a line is kept: a program may print megabytes without a line break.
+                lines[0] = (self._stderr.pop() + lines[0])[-_LONGEST_LINE:]
             self._stderr.extend(lines)
 
     async def _stop(self) -> None:

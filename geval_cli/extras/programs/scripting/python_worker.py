@@ -50,7 +50,7 @@ def main() -> None:
         try:
             module = module or _load(path)
             answer = {"result": _call(module, request)}
-        except (SystemExit, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is an answer
             if isinstance(error, RowsError):
