@@ -252,19 +252,16 @@ def _stored_prompt(
 
 def _stored_response(found: CaseResult) -> ModelResponse:
     text = found.output if isinstance(found.output, str) else json.dumps(found.output, ensure_ascii=False)
+    reported = found.reported
+    choice = Choice(
+        text, found.finish_reason, reported_logprobs(reported), reported=reported, tool_calls=found.tool_calls
+    )
     return ModelResponse(
-        (
-            Choice(
-                text,
-                found.finish_reason,
-                reported_logprobs(found.reported),
-                reported=found.reported,
-                tool_calls=found.tool_calls,
-            ),
-        ),
+        (choice,),
         usage=found.usage.get(Role.GENERATION, Usage()),
         latency_ms=found.latency_ms,
-        cached=found.cached,
+        cached=True,  # the cost is what it was then: this run pays for none, nor did a case that shared its answer
+        shared=not found.cached,
         original_cost_usd=found.cost_usd_generated,
     )
 

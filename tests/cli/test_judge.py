@@ -691,3 +691,36 @@ def test_every_case_that_a_stopped_run_lacks_is_counted(
     assert [text for text in said if "test" in text] == ([f" warning  {whole} "] if whole else [])
     assert len([text for text in said if "case" in text]) == (1 if others else 0)
     assert all(any(other in text for other in others.split("|")) for text in said if "case" in text)
+
+
+_LOOKS_AT_ANSWERS = (
+    {"type": "cost", "threshold": 0.000001},
+    {"type": "cost", "threshold": 1},
+    {"type": "latency", "threshold": 60_000},
+    {"type": "latency", "threshold": 0.000001},
+    {"type": "not-finish-reason", "value": "length"},
+    {"type": "python", "value": "context['providerResponse']['cost'] == 0"},
+    {"type": "python", "value": "context['providerResponse']['cached']"},
+    {"type": "python", "value": "context['providerResponse']['tokenUsage']['total'] == 0"},
+)
+
+
+@pytest.mark.parametrize("price", [None, {"input": 1, "output": 1}], ids=["price unknown", "price known"])
+def test_what_came_with_an_answer_gets_the_marks_of_the_run(
+    product: Product, server: LoopbackServer, price: dict[str, int] | None
+) -> None:
+    """Of equal tests only one pays for the answer, and of a second run none does: all know what it cost."""
+    settings = {"price": price} if price else {}
+    suite = {
+        "prompts": ["Say {{ x }}"],
+        "providers": [{"id": "openai:answerer", "config": settings}],
+        "defaultTest": {"assert": list(_LOOKS_AT_ANSWERS)},
+        "tests": [{"vars": {"x": word}} for word in ("one", "one", "two", "refused", "one")],
+    }
+
+    def marks(finished: Finished) -> list[Any]:
+        return [(case["status"], [item["status"] for item in case["assertions"]]) for case in finished.cases]
+
+    for _ in range(2):
+        run = product.run(suite, server)
+        assert marks(product.command(server, "judge", "latest")) == marks(run)
