@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.geval_command import clean_environment, run_geval
+from support.geval_command import Finished, clean_environment, run_geval
 from support.model_server import ModelServer, prompt_of
 from support.stored_runs import store_judged_run, store_run, write_config, write_replies
 
@@ -728,3 +728,34 @@ def test_a_run_is_compared_with_its_baseline_or_names_the_command(tmp_path: Path
     with_all = run("--baseline", "latest", "-v", good=3)
     assert " A → B" in with_all
     assert "This run is" not in with_all
+
+
+@pytest.mark.parametrize(
+    ("rows", "prompts", "told"),
+    [
+        (range(20), 1, []),
+        (
+            range(1, 21),
+            1,
+            ["1 test of this run is not in the baseline", "1 test of the baseline is not in this run"],
+        ),
+        (range(30), 1, ["10 tests of this run are not in the baseline"]),
+        (range(15), 1, ["5 tests of the baseline are not in this run"]),
+        (range(20), 2, ["1 column of this run is not compared: second \N{MULTIPLICATION SIGN} echo"]),
+    ],
+    ids=["the same", "one replaced", "more tests", "fewer tests", "one more prompt"],
+)
+def test_beside_a_baseline_a_run_tells_what_no_gate_compares(
+    tmp_path: Path, rows: range, prompts: int, told: list[str]
+) -> None:
+    def run(*options: str, rows: range, prompts: int) -> Finished:
+        tests = [{"vars": {"x": number}, "assert": checks("a")} for number in rows]
+        names = [{"id": name, "raw": f"{name}: {{{{ x }}}} a"} for name in ("first", "second")[:prompts]]
+        gates = {"gates": ["pass_rate.delta >= 0 vs baseline"]}
+        write_config(tmp_path, "config.json", tests, prompts=names, **gates)
+        return run_geval("run", "config.json", *options, cwd=tmp_path, env=clean_environment(COLUMNS="120"))
+
+    run("--baseline", "none", rows=range(20), prompts=1)
+    done = run("--baseline", "latest", rows=rows, prompts=prompts)
+    assert done.code == 0
+    assert re.findall(r"^ note +(.*)$", done.stdout, re.MULTILINE) == told

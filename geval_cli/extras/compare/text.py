@@ -1,6 +1,6 @@
 """The comparison of two runs as text: on the terminal and as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -379,6 +379,8 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
     print_hanging(Text(), Text(one_line(with_signs(sentence, signs), 2_000), style=style), console, indent=1)
     for text in found.warnings:
         print_hanging(Text("warning  ", style="yellow"), Text(text, style="yellow"), console, indent=1)
+    for text in _not_compared(found):  # no gate on a difference counts them
+        print_hanging(Text("note     ", style="dim"), Text(text, style="dim"), console, indent=1)
     moved = [row for row in found.rows if row.verdict.is_clear]
     moved = moved or [row for row in found.rows if is_rate(row) and row.delta.differing]
     moved.sort(key=lambda row: -abs(row.delta.value or 0.0))
@@ -394,6 +396,17 @@ def print_baseline_in_short(comparison: JsonValue, console: Console, run: str) -
     if parts:
         print_hanging(Text(), Text(f" {signs.dot} ".join(parts), style="dim"), console, indent=1)
     console.print()
+
+
+def _not_compared(found: RunComparison) -> Iterator[str]:
+    """Yield what only one of the two runs has: a run may have lost the tests that failed, or failed in new ones."""
+    baseline, ours = "the baseline", "this run"
+    for count, where, other in ((found.only_b, ours, baseline), (found.only_a, baseline, ours)):
+        if count:
+            yield f"{plural(count, 'test')} of {where} {'is' if count == 1 else 'are'} not in {other}"
+    for text in found.notes:
+        if " not compared: " in text:
+            yield text.replace(" of A ", f" of {baseline} ", 1).replace(" of B ", f" of {ours} ", 1)
 
 
 def baseline_markdown(comparison: JsonValue) -> str:
