@@ -100,7 +100,7 @@ class ContextRecallAssertion(ContextAssertion):
             _ATTRIBUTIONS_SCHEMA,
         )
         judge = JudgeClient(self, subject, tools)
-        claims = await judge.ask(question, parse_attributions)
+        claims = await judge.ask(question, lambda text: parse_attributions(text, truth))
         score = sum(claims) / len(claims)
         reason = f"{sum(claims)} of {len(claims)} sentences are found in the context"
         return self.scored(score, reason, judge.latency_ms, attributed=list(claims))
@@ -343,7 +343,7 @@ def _statements_question(asked: str, answer: str) -> Question:
 
 
 def _parse_statements(text: str) -> tuple[str, ...]:
-    return parse_texts(text, "statements")
+    return tuple(dict.fromkeys(parse_texts(text, "statements")))
 
 
 # [1], [1, 2], [1-3], [^1] and, as some vendors write it, 【1†source】.

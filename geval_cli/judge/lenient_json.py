@@ -166,7 +166,7 @@ class _Reader:
             return self._read_string(in_array=in_array)
         start = self.position
         match = (
-            _DECIMAL_COMMA.match(self.text, start)
+            (not in_array and _DECIMAL_COMMA.match(self.text, start))
             or _NUMBER_VALUE.match(self.text, start)
             or _BARE_VALUE.match(self.text, start)
         )

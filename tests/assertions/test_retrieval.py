@@ -15,7 +15,8 @@ CONTEXT = {"vars": {"query": "How much?", "context": "It costs 5.\n\nIt is red.\
 
 
 def recalled(*attributed: bool) -> str:
-    return json.dumps({"sentences": [{"sentence": "s", "attributed": claim} for claim in attributed]})
+    sentences = [{"sentence": f"s{number}", "attributed": claim} for number, claim in enumerate(attributed)]
+    return json.dumps({"sentences": sentences})
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,16 @@ def test_faithfulness_is_the_share_of_supported_claims() -> None:
     assert "1 of 4 claims" in result.reason
     assert "How much?" in judge.prompts[0]
     assert "It costs 5." in judge.prompts[1]
+
+
+def test_a_claim_that_a_judge_repeats_counts_once() -> None:
+    judge = SpeakingJudge(said(["a"] * 8 + ["b"], ["yes", "no"]))
+    assert graded("context-faithfulness", graded_tools(judge=judge), test=CONTEXT).score == 0.5
+
+
+def test_recall_of_a_part_of_the_truth_is_an_error() -> None:
+    with pytest.raises(JudgeError, match="leaves out most"):
+        graded("context-recall", graded_tools(recalled(True)), value="It costs 5. A. B. C.", test=CONTEXT)
 
 
 def test_an_answer_without_claims_is_faithful_and_asks_no_further() -> None:

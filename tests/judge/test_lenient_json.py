@@ -63,6 +63,7 @@ def test_the_own_member_comes_before_those_of_nested_objects():
 def test_a_list_is_read_or_it_is_none():
     assert read_array('["a", "b"]', 0) == ["a", "b"]
     assert read_array('["a", "b"', 0) is None
+    assert read_array("[1,2,34]", 0) == [1, 2, 34], "no decimal comma between the items"
 
 
 @pytest.mark.parametrize("escape", [r"\n", r"\t", r"\"", r"\\", r"\/", r"\u00e9", r"\ud83d\ude00"])

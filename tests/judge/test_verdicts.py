@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from geval_cli.errors import JudgeError, JudgeParseError, JudgeRangeError
@@ -187,6 +189,8 @@ def test_a_list_without_its_key_is_no_text_of_its_own(around: str) -> None:
         ("No claims.", 0),
         ("There are no factual claims in the answer.", 0),
         ("The answer makes no statements.", 0),
+        ("I found no claims in this answer.", 0),
+        ("No claims found.", 0),
         ("No claims were made by the company.", 1),
         ("None of the shops opens on Sunday.", 1),
         ("[1] The shop opens at nine.", 1),
@@ -205,6 +209,9 @@ def test_words_for_nothing_are_no_claim_and_a_refusal_is_no_list(reply: str, cou
 def test_numbers_count_once_and_must_exist() -> None:
     assert parse_numbers('{"relevant": [3, 1, 3]}', "relevant", 3) == (1, 3)
     assert parse_numbers('{"relevant": []}', "relevant", 3) == ()
+    for most in range(1, 14):
+        compact = json.dumps({"relevant": [*range(1, most + 1)]}, separators=(",", ":"))
+        assert parse_numbers(compact, "relevant", most) == tuple(range(1, most + 1))
     for broken in ('{"relevant": [4]}', '{"relevant": [0]}', '{"relevant": ["x"]}', "1, 3"):
         with pytest.raises(JudgeParseError):
             parse_numbers(broken, "relevant", 3)
@@ -224,6 +231,53 @@ def test_a_plain_answer_is_what_follows_the_thoughts() -> None:
         parse_plain("  ")
 
 
+OTHER_TAGS = (
+    "[Partially Attributed]",
+    "(Not Attributed)",
+    "[nicht belegt]",
+    "**[Not** **Attributed]**",
+    "is not in the context",
+    "[?]",
+)
+WRONG_NUMBERS = ((3, 2, 1), (1, 1, 2), (1, 3, 4), (0, 2, 1))
+
+
+def numbered(*numbers: int) -> str:
+    return json.dumps({"verdicts": [{"statement": number, "verdict": "yes"} for number in numbers]})
+
+
+def test_numbers_in_order_leave_verdicts_as_they_are() -> None:
+    for numbers in ((1, 2, 3), (0, 1, 2)):
+        assert parse_verdict_list(numbered(*numbers), 3) == (True, True, True)
+
+
+def test_equal_sentences_count_once() -> None:
+    said = [("a", True)] * 8 + [("b", False)]
+    sentences = [{"sentence": text, "attributed": claim} for text, claim in said]
+    assert parse_attributions(json.dumps({"sentences": sentences})) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "tag", ["[Unattributed]", "[Not-Attributed]", "[NOT_ATTRIBUTED]", "[non attributed]"]
+)
+def test_spellings_of_not_attributed(tag: str) -> None:
+    assert parse_attributions(f"a [Attributed]\nb {tag}") == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "is_read"),
+    [(["It is red."], False), (["It is red.", "It is old."], True), (["It is red", "old", "big, too"], True)],
+)
+def test_a_reply_that_leaves_out_most_of_the_truth_is_none(sentences: list[str], is_read: bool) -> None:
+    truth = "It is red. It is old. It is big. It costs 5.50 dollars."
+    reply = json.dumps({"sentences": [{"sentence": text, "attributed": True} for text in sentences]})
+    if is_read:
+        assert parse_attributions(reply, truth) == (True,) * len(sentences)
+    else:
+        with pytest.raises(JudgeParseError, match="leaves out most"):
+            parse_attributions(reply, truth)
+
+
 @pytest.mark.parametrize(
     ("read", "text"),
     [
@@ -234,9 +288,26 @@ def test_a_plain_answer_is_what_follows_the_thoughts() -> None:
         (parse_category, "A) subset B) superset C) same"),
         (parse_category, "B. Actually, it is (C)."),
         (parse_category, "D'accord"),
+        (parse_category, '{"category": "A) or B)"}'),
+        (parse_category, '{"category": "C: no wait, D"}'),
         (parse_attributions, "1. x [Attributed] [Not Attributed]"),
         (parse_attributions, "Each line ends in [Attributed] or [Not Attributed]."),
         (parse_attributions, "I would write [Attributed] but there is no text."),
+        *((parse_attributions, f"1. x [Attributed]\n2. y {tag}") for tag in OTHER_TAGS),
+        *((parse_attributions, f"x [Attributed]\ny {tag}") for tag in OTHER_TAGS[:4]),
+        (parse_attributions, '{"sentences": [{"sentence": "", "attributed": true}]}'),
+        (parse_attributions, '{"sentences": [{"sentence": "...", "attributed": true}]}'),
+        (
+            parse_attributions,
+            '{"sentences": [{"sentence": "x", "attributed": true}, {"sentence": "x", "attributed": false}]}',
+        ),
+        (
+            lambda text: parse_verdict_list(text, 2),
+            "verdict: yes\nverdict: not supported\nfinal verdict: yes",
+        ),
+        *((lambda text: parse_verdict_list(text, 3), numbered(*numbers)) for numbers in WRONG_NUMBERS),
+        (lambda text: parse_texts(text, "claims"), '{"reason": "I cannot evaluate this", "claims": []}'),
+        (lambda text: parse_numbers(text, "lines", 3), '{"reason": "I cannot assess this", "lines": []}'),
         (lambda text: parse_verdict_list(text, 2), "verdict: yes or no\nverdict: no"),
         (lambda text: parse_verdict_list(text, 2), "verdict: Yes/No\nverdict: Yes/No"),
         (lambda text: parse_verdict_list(text, 2), "verdict: yes?\nverdict: no"),

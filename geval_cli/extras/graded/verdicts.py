@@ -35,6 +35,9 @@ _NO = frozenset({"n", "no", "false", "fail", "0"})
 _TRUE_TO_PROMPTFOO = frozenset({"true", "yes", "pass", "y"})
 
 
+_NUMBER_KEYS = ("number", "index", "statement", "claim", "passage", "id")
+
+
 _VERDICT_KEYS = ("verdict", "answer", "decision", "final verdict")
 
 
@@ -56,13 +59,29 @@ _LETTER = re.compile(
 )
 
 
-_ATTRIBUTED = re.compile(r"\[(not\s{1,3})?attributed\]", re.IGNORECASE)
+_ATTRIBUTED = re.compile(r"\[((?:not|non|un)[\s_-]{0,3})?attributed\]", re.IGNORECASE)
+
+
+# What judges write in place of these tags: [Partially Attributed], (attributed), [nicht belegt] at the end of a line.
+_OTHER_TAG = re.compile(
+    r"[\[(][^\[\]()\n]{0,60}attribut[^\[\]()\n]{0,60}[\])]|\[[^\W\d][^\[\]()\n]{0,60}\][\s*_.|]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+_NUMBERED = re.compile(r"^\s{0,9}[*_]{0,2}\d{1,3}[.)]", re.MULTILINE)
+
+
+_BETWEEN_SENTENCES = re.compile(r"[.!?]\s|[\u3002\uff01\uff1f]\s*\w|\n")
 
 
 _OTHER_LETTER = re.compile(r"\(([A-E])\)|\b([B-E])(?![\w'\u2019])")
 
 
 _STATED = re.compile(r"verdict\W{1,4}(yes|no)\b(?!\s*(?:[/?]|or\b))", re.IGNORECASE)
+
+
+_STATED_OTHERWISE = re.compile(r"verdict\W{0,3}:\W{0,3}(?!(?:yes|no)\b)\w", re.IGNORECASE)
 
 
 _IN_ORDER = re.compile(r"in order\s*:", re.IGNORECASE)
@@ -80,8 +99,9 @@ _REFUSAL = re.compile(
 
 
 _NO_TEXTS = re.compile(
-    r"\W*(?:none|n/?a|(?:(?:there are|the (?:answer|output|response|text) (?:contains|has|makes)) )?"
-    r"no (?:\w+ )?(?:claims|facts|statements)(?: in the (?:answer|output|response|text))?)\W*",
+    r"\W*(?:none|n/?a|(?:(?:there are|i (?:find|found|see)|(?:the|this) (?:answer|output|response|text)"
+    r" (?:contains|has|makes)) )?no (?:\w+ )?(?:claims|facts|statements)(?: found| (?:are )?made)?"
+    r"(?: in (?:the|this) (?:answer|output|response|text))?)\W*",
     re.IGNORECASE,
 )
 
@@ -204,6 +224,12 @@ def parse_category(text: str) -> tuple[str, str | None]:
             _LETTER.match(item.value) if isinstance(item.value, str) else None for item in members
         ]
         letters = {None if match is None else match[1].upper() for match in found_letters}
+        letters |= {
+            (other[1] or other[2])
+            for match in found_letters
+            if match is not None
+            for other in _OTHER_LETTER.finditer(match.string, match.end())
+        }
         letter = letters.pop() if len(letters) == 1 else None
         return None if letter is None else (letter, reason_of(found))
 
@@ -221,23 +247,45 @@ def parse_category(text: str) -> tuple[str, str | None]:
     return match[1].upper(), " ".join(answer[match.end() :].split()) or None
 
 
-def parse_attributions(text: str) -> tuple[bool, ...]:
-    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed]."""
+def parse_attributions(text: str, truth: str = "") -> tuple[bool, ...]:
+    """Return for each sentence whether it is attributed, as JSON or as lines with [Attributed] and [Not Attributed].
 
-    def read(found: JsonObject) -> tuple[tuple[bool, ...], None] | None:
-        return _claims_of(found, ("sentences", "statements"), ("attributed", "verdict"))
+    Equal sentences count once. A reply that leaves out more than half of `truth`, if that is given, is an error.
+    """
 
-    claims, _ = _find_one(text, read) or ((), None)
-    if not claims and not _holds_object(text):
-        lines = [tuple(_ATTRIBUTED.finditer(line)) for line in without_thoughts(text).splitlines()]
+    def read(found: JsonObject) -> tuple[Mapping[str, bool], None] | None:
+        claims = _claims_of(found, ("sentences", "statements"), ("attributed", "verdict"))
+        [items, *_] = [member.value for member in _members(found, ("sentences", "statements"))] or [[]]
+        if claims is None or not isinstance(items, list):
+            return None
+        said: dict[str, bool] = {}
+        for number, (item, claim) in enumerate(zip(items, claims[0], strict=True)):
+            named = _members(item, ("sentence", "statement")) if isinstance(item, JsonObject) else []
+            sentence = spelled(named[0].value).strip() if named else f"{number}"
+            if not sentence or PLACEHOLDER.fullmatch(sentence) or said.setdefault(sentence, claim) != claim:
+                message = "the judge's reply names no sentence, or contradicts itself about one"
+                raise JudgeParseError(message, raw_text=text)
+        return said, None
+
+    said, _ = _find_one(text, read) or ({}, None)
+    if not said and not _holds_object(text):
+        answer = without_thoughts(text)
+        lines = [tuple(_ATTRIBUTED.finditer(line)) for line in answer.splitlines()]
         if any(
             len(tags) > 1 or (tags and is_hypothetical(tags[0].string, tags[0].start())) for tags in lines
         ):
             raise JudgeParseError("the judge's reply contradicts itself about one sentence", raw_text=text)
-        claims = tuple(tags[0][1] is None for tags in lines if tags)
-    if not claims:
+        starts = [found.start() for found in _NUMBERED.finditer(answer)]
+        items = [answer[start:end] for start, end in zip(starts, [*starts[1:], None], strict=False)]
+        if _OTHER_TAG.search(_ATTRIBUTED.sub("", answer)) or not all(map(_ATTRIBUTED.search, items)):
+            raise JudgeParseError("the judge's reply does not say of each sentence what it is", raw_text=text)
+        said = {f"{tags[0].string}{place}": tags[0][1] is None for place, tags in enumerate(lines) if tags}
+    if not said:
         raise JudgeParseError(why_unreadable(text, "attribution of sentences"), raw_text=text)
-    return claims
+    is_short = sum(map(len, said)) * 2 < len(truth)
+    if is_short and len(said) * 2 < len(_BETWEEN_SENTENCES.findall(truth.strip())) + 1:
+        raise JudgeParseError("the judge's reply leaves out most of the ground truth", raw_text=text)
+    return tuple(said.values())
 
 
 def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
@@ -251,7 +299,8 @@ def parse_verdict_list(text: str, count: int) -> tuple[bool, ...]:
         answer = without_thoughts(text)
         *_, final = _IN_ORDER.split(answer)
         words = _YES_OR_NO.findall(final) if final != answer else _STATED.findall(answer)
-        claims = tuple(word.lower() == "yes" for word in words)
+        is_read = final != answer or not _STATED_OTHERWISE.search(answer)
+        claims = tuple(word.lower() == "yes" for word in words if is_read)
     if len(claims) != count:
         asked = "1 was" if count == 1 else f"{count} were"
         message = f"the judge gave {plural(len(claims), 'verdict')} where {asked} asked for"
@@ -263,7 +312,7 @@ def parse_texts(text: str, key: str) -> tuple[str, ...]:
     """Return the texts in a JSON list, which may be empty, under `key` or alone; or else the lines of the reply."""
 
     def read(found: JsonObject) -> tuple[tuple[str, ...], None] | None:
-        values = _lists(found, key)
+        values = _lists(found, key, text)
         return (items_of(values[0]), None) if len(values) == 1 else None
 
     def items_of(values: list[Value]) -> tuple[str, ...]:
@@ -297,7 +346,7 @@ def parse_numbers(text: str, key: str, most: int) -> tuple[int, ...]:
     """Return the distinct whole numbers from 1 to `most` in a JSON list under `key`, which may be empty."""
 
     def read(found: JsonObject) -> tuple[tuple[int, ...], None] | None:
-        values = _lists(found, key)
+        values = _lists(found, key, text)
         if len(values) != 1:
             return None
         numbers = [_whole(item) for item in values[0]]
@@ -410,8 +459,11 @@ def _holds_object(text: str) -> bool:
     return "{" in without_thoughts(text)
 
 
-def _lists(found: JsonObject, key: str) -> list[list[Value]]:
-    return [member.value for member in _members(found, (key,)) if isinstance(member.value, list)]
+def _lists(found: JsonObject, key: str, text: str) -> list[list[Value]]:
+    lists = [member.value for member in _members(found, (key,)) if isinstance(member.value, list)]
+    if [] in lists and REFUSES.match(reason_of(found) or ""):
+        raise JudgeParseError(f"the judge's reply says that it gives no {key}", raw_text=text)
+    return lists
 
 
 def _claims_of(
@@ -427,6 +479,16 @@ def _claims_of(
 
 
 def _claims(items: list[Value], keys: tuple[str, ...]) -> Iterator[bool | None]:
+    numbers = [
+        number
+        for item in items
+        if isinstance(item, JsonObject)
+        for member in _members(item, _NUMBER_KEYS)
+        if (number := _whole(member.value)) is not None
+    ]
+    # Verdicts belong to statements by their order, so their numbers, if they have any, are in order.
+    if any(number != numbers[0] + place for place, number in enumerate(numbers)):
+        yield None
     for item in items:
         if not isinstance(item, JsonObject):
             yield as_claim(item)
