@@ -107,7 +107,9 @@ class TextMetricAssertion(Assertion):
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Compare the score of the metric, 0 to 1, with the threshold."""
-        references = rendered_texts(self.value, subject.test, tools.templates)
+        written = rendered_texts(self.value, subject.test, tools.templates)
+        # BLEU would take an empty one for the reference that is nearest in length to an output of one word.
+        references = [text for text in written if text.strip()] or written
         is_default = self.threshold is None
         threshold = _DEFAULT_THRESHOLDS[self.base_type] if self.threshold is None else self.threshold
         # Outside the time limit: a library interrupted while loading would stay half loaded.

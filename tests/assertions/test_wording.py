@@ -74,6 +74,15 @@ def test_of_several_references_the_best_counts(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["rouge-n", "bleu", "gleu", "meteor"])
+@pytest.mark.parametrize("output", ["the", "the cat", "the cat sat on the mat today", "."])
+def test_an_empty_reference_among_others_changes_nothing(kind: str, output: str) -> None:
+    reference = "the cat sat on the mat today"
+    alone = judged(kind, output, value=reference).score
+    for value in ((reference, ""), (" ", reference)):
+        assert judged(kind, output, value=value).score == alone
+
+
+@pytest.mark.parametrize("kind", ["rouge-n", "bleu", "gleu", "meteor"])
 @pytest.mark.parametrize("output", ["", "  \n", "日本", "🙂" * 50])
 def test_outputs_without_a_common_word_score_nothing(kind: str, output: str) -> None:
     result = judged(kind, output, value="a reference")
