@@ -1,6 +1,7 @@
 """trajectory:... and trace-...: rows of traces and verdicts, with promptfoo's meaning, and where traces come from."""
 
 import json
+from itertools import product
 from typing import Any
 
 import pytest
@@ -98,11 +99,11 @@ ROWS: list[tuple[str, tuple[TraceStep, ...], Any, bool]] = [
     (COUNT, KINDS, {"type": "tool", "min": 3, "max": 3}, True),
     (SPANS, MIXED, {"pattern": "*search*", "min": 2, "max": 2}, True),
     (SPANS, MIXED, {"pattern": "chat*", "max": 0}, False),
-    (TIME, MIXED, {"max": 100}, True),
-    (TIME, MIXED, {"max": 99}, False),
+    (TIME, MIXED[:3], {"max": 100}, True),
+    (TIME, MIXED[:3], {"max": 99}, False),
     (TIME, MIXED, {"max": 40, "pattern": "search_db"}, True),
-    (TIME, MIXED, {"max": 40, "percentile": 66}, True),
-    (TIME, MIXED, {"max": 40, "percentile": 67}, False),
+    (TIME, MIXED[:3], {"max": 40, "percentile": 66}, True),
+    (TIME, MIXED[:3], {"max": 40, "percentile": 67}, False),
     (ERRORS, MIXED, None, False),
     (ERRORS, MIXED, 1, True),
     (ERRORS, MIXED, {"max_count": 0, "pattern": "search_db"}, True),
@@ -167,6 +168,44 @@ def test_a_variable_without_names_is_a_problem(kind: str, names: Any) -> None:
 def test_a_limit_on_steps_whose_time_is_not_known_is_an_error() -> None:
     with pytest.raises(UnjudgeableError, match="not known how long"):
         verdict(TIME, ABC, {"max": 1})
+
+
+@pytest.mark.parametrize("percentile", [None, 1, 25, 50, 51, 75, 100])
+@pytest.mark.parametrize("times", [*product((5, 50, None), repeat=3), (5, None, 50, None)])
+def test_steps_of_unknown_times_leave_a_verdict_open_that_they_could_change(
+    times: tuple[float | None, ...], percentile: float | None
+) -> None:
+    limit = {"max": 10} if percentile is None else {"max": 10, "percentile": percentile}
+    trace = tuple(TraceStep("tool", "a", ms=ms) for ms in times)
+    possible = set()
+    for guess in (0, 1000):
+        filled = tuple(TraceStep("tool", "a", ms=guess if step.ms is None else step.ms) for step in trace)
+        possible.add(verdict(TIME, filled, limit))
+    if len(possible) > 1:
+        with pytest.raises(UnjudgeableError, match="not known how long"):
+            verdict(TIME, trace, limit)
+    else:
+        assert {verdict(TIME, trace, limit)} == possible
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (f"{negation}{kind}", value)
+        for negation in ("", "not-")
+        for kind, value in (
+            (ARGS, {"name": "{{ name }}", "args": {}}),
+            (COUNT, {"name": "{{ name }}", "max": 1}),
+            (SPANS, {"pattern": "{{ name }}", "max": 0}),
+            (TIME, {"pattern": "{{ name }}", "max": 1}),
+            (ERRORS, {"pattern": "{{ name }}"}),
+        )
+    ],
+)
+def test_a_pattern_that_a_variable_leaves_empty_is_a_problem(kind: str, value: Any) -> None:
+    (problem,) = problems(kind, value=value, vars={"name": " "})
+    assert "has an empty name" in problem.message
+    assert not problems(kind, value=value, vars={"name": "a"})
 
 
 @pytest.mark.parametrize("kind", [ARGS, f"not-{ARGS}"])

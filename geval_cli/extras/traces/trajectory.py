@@ -118,8 +118,12 @@ class TraceAssertion(Assertion):
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the templates in `value`."""
         problems: list[Problem] = []
+        place = self.place.value("value")
         for text in self.texts():
-            context.render(text, self.place.value("value"), problems)
+            name = context.render(text, place, problems)
+            if text and name is not None and not name.strip():
+                message = f"{self.base_type} has an empty name ({context.where}), which no step has"
+                problems.append(Problem(message, place, "write a name; `*` and `?` are wildcards"))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -165,7 +169,7 @@ class ToolUsedAssertion(TraceAssertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the names: there are none, or one is empty."""
-        return _with_empty_names(super().check(context), self, context)
+        return _with_empty_names(self, context)
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass if the tool was called as often as required, or all tools were called (with `not-`: if none was)."""
@@ -227,7 +231,7 @@ class ToolSequenceAssertion(TraceAssertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of the names: there are none, or one is empty."""
-        return _with_empty_names(super().check(context), self, context)
+        return _with_empty_names(self, context)
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass if the tools were called in this order; with `mode: exact`, only if there was no other call."""
@@ -281,12 +285,14 @@ class ToolArgumentsAssertion(TraceAssertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return the problems of templates in the name and the arguments."""
-        problems: list[Problem] = []
+        problems = super().check(context)
         place = self.place.value("value")
-        render_deep(
-            [self.value.wanted, self.value.args], lambda text: context.render(text, place, problems) or ""
-        )
+        render_deep(self.value.args, lambda text: context.render(text, place, problems) or "")
         return problems
+
+    def texts(self) -> Iterator[str]:
+        """Yield the name."""
+        yield self.value.wanted
 
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass if one of the tool's calls has the expected arguments."""
@@ -407,22 +413,30 @@ class SpanDurationAssertion(TraceAssertion):
     def verdict(self, steps: Sequence[TraceStep], fill: Fill) -> Outcome:
         """Pass if the slowest step, or the percentile by nearest rank, is within the limit, or if no step matches.
 
-        Steps without a duration are left out. If none has one, the dialect decides: it passes or is an error.
+        A step without a duration may have taken any time: it is an error if the verdict depends on it. promptfoo's
+        rules leave such steps out.
         """
         rules = self.value
         pattern = fill.text(self.value.pattern)
-        timed = sorted((step.ms, step.name) for step in _named(steps, pattern) if step.ms is not None)
-        if not timed and _named(steps, pattern) and fill.templates.rules.traces_from_answers:
-            message = f"it is not known how long the steps took that match {pattern}"
-            raise UnjudgeableError(message, hint="give them `ms` in the test's `trace`")
-        if not timed:
+        named = _named(steps, pattern)
+        timed = sorted((step.ms, step.name) for step in named if step.ms is not None)
+        count = len(named) if fill.templates.rules.traces_from_answers else len(timed)
+        rank = max(1, count if rules.percentile is None else math.ceil(rules.percentile / 100 * count))
+        if not count:
             return Outcome.of(True, f"no step that matches {pattern} has a duration")
-        rank = len(timed) if rules.percentile is None else math.ceil(rules.percentile / 100 * len(timed))
-        ms, name = timed[max(0, rank - 1)]
+        # The untimed steps may all be slower than the others, or all faster.
+        unknown = count - len(timed)
+        is_fast = rank <= len(timed) and timed[rank - 1][0] <= rules.max
+        is_slow = rank > unknown and timed[rank - unknown - 1][0] > rules.max
+        if not is_fast and not is_slow:
+            message = (
+                f"it is not known how long {unknown} of {_number(count, 'step')} took that match {pattern}"
+            )
+            raise UnjudgeableError(message, hint="give them `ms` in the test's `trace`")
+        ms, name = timed[rank - 1 if is_fast else rank - unknown - 1]
         what = "the slowest step" if rules.percentile is None else f"the {rules.percentile:g}th percentile"
         reason = (
-            f"{what} of {len(timed)} that fit {pattern} took {ms:,g} ms ({name});"
-            f" the limit is {rules.max:,g} ms"
+            f"{what} of {count} that fit {pattern} took {ms:,g} ms ({name}); the limit is {rules.max:,g} ms"
         )
         return Outcome.of(ms <= rules.max, reason, ms=ms)
 
@@ -482,10 +496,12 @@ def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _with_empty_names(
-    problems: list[Problem], spec: ToolUsedAssertion | ToolSequenceAssertion, context: CheckContext
+    spec: ToolUsedAssertion | ToolSequenceAssertion, context: CheckContext
 ) -> list[Problem]:
     """Return the problems of templates, and one if there are no names or one is empty, also in a variable."""
-    names = list(spec.texts())
+    names, problems = list(spec.texts()), list[Problem]()
+    for name in names:
+        context.render(name, spec.place.value("value"), problems)
     if problems or not context.knows_variables:
         rendered = names
     elif isinstance(spec.value, str):
