@@ -309,6 +309,82 @@ def test_a_span_may_name_any_time(tmp_path: Path, time: Any) -> None:
     assert [(step["type"], step.get("ms")) for step in row["trace"]] == [("tool", None), ("llm", 250.0)]
 
 
+UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+@pytest.mark.parametrize("form", [int, str, float])
+@pytest.mark.parametrize("unit", UNITS)
+def test_times_are_read_in_each_unit(tmp_path: Path, unit: str, form: type) -> None:
+    start = 1_790_000_000 * SECOND
+    timed = {name: item for name, item in TOOL_SPAN.items() if not name.endswith("UnixNano")}
+    ends = {"start_time": form(start // UNITS[unit]), "end_time": form((start + 2 * SECOND) // UNITS[unit])}
+    if form is str:
+        assert ends["start_time"].isdigit()
+    [row] = written(tmp_path, [{**timed, **ends}, otlp(chat(5, "14 days."))])
+    assert row["trace"][0]["ms"] == 2000
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "ERROR",
+        "error",
+        {"code": 2},
+        {"status_code": "error"},
+        {"status_code": "StatusCode.ERROR"},
+        {"code": "2"},
+    ],
+)
+def test_a_failure_is_read_in_each_form(tmp_path: Path, status: Any) -> None:
+    [row] = written(tmp_path, [otlp({**TOOL_SPAN, "status": status}, chat(5, "14 days."))])
+    assert row["trace"][0]["error"] == "failed"
+
+
+@pytest.mark.parametrize("status", ["OK", "unset", {"code": 0}, {"status_code": "StatusCode.OK"}, None, {}])
+def test_what_did_not_fail_has_no_error(tmp_path: Path, status: Any) -> None:
+    [row] = written(tmp_path, [otlp({**TOOL_SPAN, "status": status}, chat(5, "14 days."))])
+    assert "error" not in row["trace"][0]
+
+
+@pytest.mark.parametrize("is_run", [True, False])
+def test_a_call_in_the_last_answer_that_no_span_ran_is_a_step(tmp_path: Path, is_run: bool) -> None:
+    call = {"type": "tool_call", "id": "c1", "name": "delete_all", "arguments": {}}
+    given = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Deleting."}, call]}])
+    last = span(5, "chat", gen_ai__output__messages=given, gen_ai__request__model="gpt-4.1")
+    ran = span(6, "execute_tool", gen_ai__tool__name="delete_all")
+    [row] = written(tmp_path, [otlp(TOOL_SPAN, last, *([ran] if is_run else []))])
+    assert [step["name"] for step in row["trace"]] == ["policy", "gpt-4.1", "delete_all"]
+
+
+def test_tools_that_the_vendor_ran_are_steps_and_a_refusal_is_an_answer() -> None:
+    items = [
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "thoughts"}]},
+        {"type": "mcp_call", "name": "delete", "arguments": '{"all": true}'},
+        {"type": "web_search_call", "action": {"query": "tea"}},
+        {"type": "custom_tool_call", "name": "shell", "input": "ls"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Done."}]},
+    ]
+    [row] = rows({"request": {"input": "x"}, "response": {"output": items}})
+    assert [(step["name"], step["args"]) for step in row["trace"]] == [
+        ("delete", {"all": True}),
+        ("web_search", {"query": "tea"}),
+        ("shell", "ls"),
+    ]
+    assert row["output"] == "Done."
+    blocks = [
+        {"type": f"{who}tool_use", "id": who, "name": who, "input": {}} for who in ("", "server_", "mcp_")
+    ]
+    said_by_claude = {"role": "assistant", "content": [{"type": "text", "text": "Done."}, *blocks]}
+    [row] = rows({"request": {"messages": [{"role": "user", "content": "x"}]}, "response": said_by_claude})
+    assert len(row["trace"]) == 3
+    for message in (
+        {"role": "assistant", "content": None, "refusal": "I can't."},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "I can't."}]},
+    ):
+        [row] = rows({"request": {"messages": MESSAGES}, "response": {"choices": [{"message": message}]}})
+        assert row["output"] == "I can't."
+
+
 def test_traces_without_an_answer_and_spans_without_a_trace(tmp_path: Path) -> None:
     lone = {**chat(1, "Alone."), "traceId": ""}
     silent = span(1, "chat", "t7")

@@ -22,7 +22,8 @@ from geval_cli.source.access import TRUSTED, open_regular
 from geval_cli.source.files import FILE_PREFIX, open_problem
 from geval_cli.source.source_map import ENV_MARK
 
-_TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
+_TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
+_RAN_AT_VENDOR = frozenset({"server_tool_use", "mcp_tool_use"})
 _MESSAGE_KEYS = frozenset({"role", "content", "parts", "message"})
 _USUAL_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
@@ -120,19 +121,21 @@ def _turn(item: Fields | str, role: str) -> TracedTurn:
         return TracedTurn(role, item)
     inner = mapping(item.get("message")) or item
     parts = inner.get("parts", first(inner, "content", "contents"))
-    calls = [*dicts(inner, "tool_calls"), *_parts_of(parts, {"tool_call", "tool_use"})]
+    calls = [*dicts(inner, "tool_calls"), *_parts_of(parts, {"tool_call", "tool_use", *_RAN_AT_VENDOR})]
     responses = _parts_of(parts, {"tool_call_response", "tool_result"})
     if isinstance(parts, str):
         text = parts
     elif isinstance(parts, list):
         texts = (
-            part if isinstance(part, str) else first(_inner(part), "text", "content")
+            part if isinstance(part, str) else first(_inner(part), "text", "content", "refusal")
             for part in parts
             if isinstance(part, str) or str(_inner(part).get("type", "text")) in _TEXT_PARTS
         )
         text = "".join(text for text in texts if isinstance(text, str))
     else:
         text = "" if parts is None else as_text(parts)
+    if not text and isinstance(inner.get("refusal"), str):
+        text = inner["refusal"]
     if responses and not text:
         text = "\n".join(as_text(first(part, "response", "result", "content")) for part in responses)
     answered = first(inner, "tool_call_id", "call_id") or next(
@@ -175,7 +178,12 @@ def response_turns(source: Fields) -> list[TracedTurn]:
         return messages([choice.get("message") or {"content": choice.get("text")}], "assistant")
     if isinstance(source.get("output"), list):
         items = dicts(source, "output")
-        calls = [item for item in items if item.get("type") == "function_call"]
+        # Those of tools that the vendor runs have no name: web_search_call.
+        calls = [
+            {"name": kind.removesuffix("_call"), "arguments": item.get("action"), **item}
+            for item in items
+            if (kind := str(item.get("type"))).endswith("_call")
+        ]
         texts = [
             turn.content for item in items if "content" in item for turn in messages([item], "assistant")
         ]
@@ -300,17 +308,17 @@ def spans_of(span: Fields, about: Fields) -> list[TraceSpan]:
     if kind is None:
         return []
     trace_id, span_id = _id(span, "traceId", "trace_id"), _id(span, "spanId", "span_id")
-    start = _nanoseconds(first(span, "startTimeUnixNano", "start_time_unix_nano", "start_time"))
+    start = _time_of(span, "start")
     # The span as a step in the `trace` of a test.
-    end = _nanoseconds(first(span, "endTimeUnixNano", "end_time_unix_nano", "end_time"))
+    end = _time_of(span, "end")
     names = _MODEL_NAMES if kind == "llm" else _TOOL_NAMES
     name = next(
         (known[key] for key in names if isinstance(known.get(key), str) and known[key]), span.get("name")
     )
     # Why a span failed, as far as it says; None if it did not fail.
     status = mapping(span.get("status"))
-    code = first(status, "code", "status_code") or first(span, "status_code", "status.code")
-    if str(code) in _FAILED or "error.type" in known:
+    code = first(status, "code", "status_code") or first(span, "status_code", "status.code", "status")
+    if str(code).upper().rpartition(".")[2] in _FAILED or "error.type" in known:
         message = first(status, "message", "description") or first(span, "status_message", "status.message")
         error = str(message or known.get("error.type") or "failed")
     else:
@@ -352,6 +360,22 @@ def _kind_of(known: Fields) -> str | None:
         return "step"
     is_call = any(name.startswith(("gen_ai.", "llm.")) for name in known)
     return "llm" if is_call and operation is None and not kind else None
+
+
+def _time_of(span: Fields, which: str) -> int:
+    """Return when a span started or ended, in nanoseconds since 1970, in whatever unit it says so; 0 if unknown."""
+    exact = first(span, f"{which}TimeUnixNano", f"{which}_time_unix_nano")
+    if exact is not None:
+        return _nanoseconds(exact)
+    written = span.get(f"{which}_time")
+    is_number = isinstance(written, str) and re.fullmatch(r"\d{10,17}(?:\.\d{1,9})?", written)
+    time = float(str(written)) if is_number else written
+    if isinstance(time, int | float) and not isinstance(time, bool):
+        # Of the years from 2001 on, times in seconds, milli- and microseconds differ in their number of digits.
+        for unit in (1_000_000_000, 1_000_000, 1_000, 1):
+            if 10**18 // unit <= time < 10**20 // unit:
+                return int(time * unit)
+    return _nanoseconds(written)
 
 
 def _nanoseconds(value: Any) -> int:
@@ -539,10 +563,14 @@ def _joined(spans: Sequence[TraceSpan], reading: TraceReading) -> Iterator[Model
     answers = list(_noted([span.answer for span in ordered if span.is_call], reading))
     if not answers:
         return
-    steps = tuple(span.step for span in ordered)
+    steps = [span.step for span in ordered]
     if all(span.is_call for span in ordered):  # no tool spans, but the messages may have tool calls
-        steps = ()
-    yield replace(answers[-1], steps=steps)
+        steps = []
+    else:
+        last = next(place for place, span in enumerate(ordered) if span.answer is answers[-1])
+        if not any(step["type"] == "tool" for step in steps[last:]):  # nothing ran the tools that it calls
+            steps += _tool_steps([answers[-1].answer])
+    yield replace(answers[-1], steps=tuple(steps))
 
 
 def _items_of(path: Path, reading: TraceReading) -> Iterator[TraceSpan | ModelAnswer | None]:
