@@ -398,7 +398,8 @@ class ModerationProvider(EndpointProvider):
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         body = received.body
         results = body.get("results") if isinstance(body, dict) else None
-        first = results[0] if isinstance(results, list) and results else None
+        # Of several, each is about a part of the text.
+        first = results[0] if isinstance(results, list) and len(results) == 1 else None
         categories = first.get("categories") if isinstance(first, dict) else None
         if not isinstance(first, dict) or not isinstance(categories, dict):
             raise received.refuse("an answer without a moderation verdict")
@@ -427,7 +428,7 @@ class ClassificationProvider(EndpointProvider):
     def choices(self, received: JsonAnswer, request: ModelRequest) -> tuple[Choice, ...]:
         # The scores by label; servers return one list, or a list per text.
         entries = received.body
-        if isinstance(entries, list) and entries and isinstance(entries[0], list):
+        if isinstance(entries, list) and len(entries) == 1 and isinstance(entries[0], list):
             entries = entries[0]
         if not isinstance(entries, list) or not entries or not all(map(_is_score, entries)):
             raise received.refuse("an answer without label scores")

@@ -40,7 +40,17 @@ def test_an_endpoint_of_one_s_own_is_asked_as_it_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{}, [], [[]], "x", [{"label": "a"}], [{"label": 1, "score": 1}], [{"label": "a", "score": True}]]
+    "body",
+    [
+        {},
+        [],
+        [[]],
+        "x",
+        [{"label": "a"}],
+        [{"label": 1, "score": 1}],
+        [{"label": "a", "score": True}],
+        [[{"label": "a", "score": 1}]] * 2,
+    ],
 )
 def test_what_is_no_classification_is_an_error(body: Any) -> None:
     with pytest.raises(ProviderResponseError):

@@ -59,6 +59,7 @@ def test_what_is_harmless_has_no_categories() -> None:
         {"results": [{"categories": {"hate": "true"}}]},
         {"results": [{"categories": {}}]},
         {"results": [{"flagged": None, "categories": {"hate": None, "violence": None}}]},
+        {"results": verdict()["results"] + verdict(hate=0.9)["results"]},
     ],
 )
 def test_what_is_no_verdict_is_an_error(body: Any) -> None:
