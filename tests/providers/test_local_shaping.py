@@ -11,7 +11,7 @@ from geval_cli.extras.local.provider import (
     shape_request,
     shape_response,
 )
-from geval_cli.records import Choice, Message, ModelResponse, Role
+from geval_cli.records import Choice, Message, ModelResponse, Purpose, Role
 
 RATINGS = ("1", "2", "10", "2.5")
 GRAMMAR = 'root ::= " "? ("1" | "2" | "10" | "2.5")'
@@ -77,6 +77,22 @@ def test_texts_and_lists_of_a_schema_are_bounded_where_they_are_open() -> None:
         "required": ["reason"],
     }
     assert schema["properties"]["reason"] == {"type": "string"}, "the caller's own stays as it was"
+
+
+@pytest.mark.parametrize(
+    ("purpose", "bounds_lists", "longest"),
+    [(Purpose.VERDICT, False, None), (Purpose.CLAIMS, False, None), (Purpose.STEPS, False, LONGEST_LIST)]
+    + [(purpose, True, LONGEST_LIST) for purpose in (Purpose.VERDICT, Purpose.CLAIMS, Purpose.STEPS)],
+)
+def test_claims_and_verdicts_of_a_model_of_ones_own_are_not_cut(
+    purpose: Purpose, bounds_lists: bool, longest: int | None
+) -> None:
+    schema = {"type": "object", "properties": {"verdicts": {"type": "array", "items": {"type": "string"}}}}
+    request = ask(response_schema=schema, role=Role.JUDGE, purpose=purpose)
+    shaped = shape_request(request, {}, bounds_lists=bounds_lists).response_schema
+    assert shaped is not None
+    assert shaped["properties"]["verdicts"].get("maxItems") == longest
+    assert shaped["properties"]["verdicts"]["items"]["maxLength"] == LONGEST_STRING
 
 
 def test_the_score_in_a_judges_answer_is_one_of_the_ratings() -> None:

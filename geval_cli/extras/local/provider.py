@@ -46,7 +46,7 @@ from geval_cli.providers.redaction import Secrets
 from geval_cli.providers.wire.chat import whole_text
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.providers.wire.openai import OpenAICompatibleProvider
-from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Role
+from geval_cli.records import JsonValue, Message, ModelRequest, ModelResponse, Purpose, Role
 
 _TIMEOUT_S = 900.0
 """A long prompt takes a minute on a slow CPU, and up to four wait for one another."""
@@ -160,7 +160,8 @@ class LocalProvider:
                 raise ProviderRequestError(message, provider_id=self.id, hint=hint) from error
             return replace(response, model=self._source.name)
         asked = request
-        request = shape_request(request, self._source.wire)
+        is_ours = self._source.path is None
+        request = shape_request(request, self._source.wire, bounds_lists=is_ours)
         is_rating = request.ratings and request.response_schema is None
         turn = self._raters.hold(1) if is_rating else nullcontext()
         try:
@@ -263,7 +264,10 @@ instead of a twentieth.
 
 LONGEST_STRING = 160
 LONGEST_LIST = 3
-"""Bounds where a schema sets none: a small model that repeats itself would never end a text or a list."""
+"""Bounds where a schema sets none: a small model that repeats itself would never end a text or a list.
+
+For a model of the user's own, only lists of steps have one: claims and verdicts must be complete.
+"""
 
 
 LONGEST_ANSWER = 300
@@ -272,19 +276,23 @@ LONGEST_ANSWER = 300
 _LIMITS = ("max_tokens", "max_completion_tokens")
 
 
-def shape_request(request: ModelRequest, wire: Mapping[str, JsonValue]) -> ModelRequest:
+def shape_request(
+    request: ModelRequest, wire: Mapping[str, JsonValue], *, bounds_lists: bool = True
+) -> ModelRequest:
     """Adapt `request` to llama.cpp: ratings become a grammar, and lengths that are left open get a limit.
 
     Args:
         request: the request as geval made it.
         wire: the parameters in the provider's config; they take precedence.
+        bounds_lists: whether all lists in a judge's answer get a limit, or only those of steps.
     """
     if not any(name in params for params in (wire, request.params) for name in _LIMITS):
         request = replace(request, params={**request.params, "max_tokens": LONGEST_ANSWER})
     if request.response_schema is not None:
         # Only for judges: the schema of a prompt is the user's decision.
         is_ours = request.role is Role.JUDGE
-        return replace(request, response_schema=_held(request)) if is_ours else request
+        bounds_lists = bounds_lists or request.purpose is Purpose.STEPS
+        return replace(request, response_schema=_held(request, bounds_lists)) if is_ours else request
     if request.ratings and not any("grammar" in params for params in (wire, request.params)):
         begun = (*request.messages, Message("assistant", RATING_PREFIX))
         alternatives = " | ".join(f'"{rating}"' for rating in request.ratings)
@@ -303,9 +311,9 @@ def shape_response(request: ModelRequest, response: ModelResponse) -> ModelRespo
     return replace(response, choices=choices)
 
 
-def _held(request: ModelRequest) -> dict[str, Any]:
+def _held(request: ModelRequest, bounds_lists: bool) -> dict[str, Any]:
     """Return the schema with limits where it has none, and `score` restricted to the ratings if there are any."""
-    schema = _bounded(request.response_schema or {})
+    schema = _bounded(request.response_schema or {}, bounds_lists)
     properties = schema.get("properties", {})
     if request.ratings and "score" in properties:
         allowed = [json.loads(rating) for rating in request.ratings]
@@ -313,14 +321,16 @@ def _held(request: ModelRequest) -> dict[str, Any]:
     return schema
 
 
-def _bounded(schema: Mapping[str, JsonValue]) -> dict[str, Any]:
+def _bounded(schema: Mapping[str, JsonValue], bounds_lists: bool) -> dict[str, Any]:
     bounded: dict[str, Any] = dict(schema)
     if schema.get("type") == "string" and not schema.keys() & {"enum", "const", "pattern", "format"}:
         bounded.setdefault("maxLength", LONGEST_STRING)
-    if schema.get("type") == "array":
+    if schema.get("type") == "array" and bounds_lists:
         bounded.setdefault("maxItems", LONGEST_LIST)
     if isinstance(schema.get("items"), Mapping):
-        bounded["items"] = _bounded(schema["items"])
+        bounded["items"] = _bounded(schema["items"], bounds_lists)
     if isinstance(schema.get("properties"), Mapping):
-        bounded["properties"] = {name: _bounded(item) for name, item in schema["properties"].items()}
+        bounded["properties"] = {
+            name: _bounded(item, bounds_lists) for name, item in schema["properties"].items()
+        }
     return bounded
