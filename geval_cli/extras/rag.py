@@ -36,6 +36,7 @@ from geval_cli.extras.graded.verdicts import (
     parse_texts,
     parse_verdict_list,
 )
+from geval_cli.json_codec import data_in
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.prompt import Block, numbered
 from geval_cli.numbers import plural
@@ -90,9 +91,12 @@ class ContextRecallAssertion(ContextAssertion):
 
         Raises:
             JudgeError, ProviderError: there is no verdict.
+            UnjudgeableError: there is neither a context nor a prompt, or the transform finds no context.
         """
         truth = tools.templates.render(self.value, subject.test.variables)
-        context = "\n".join(context_of(subject.test)) or subject.rendered_prompt
+        has_prompt = self.context_transform is None and subject.rendered_prompt.strip()
+        found = context_of(subject.test) if has_prompt else needed_context(subject)
+        context = "\n".join(found) or subject.rendered_prompt
         question = Question(
             "recall",
             (Block("Context", context), Block("Known Truth", truth)),
@@ -475,7 +479,9 @@ def citations_in(text: str) -> Iterator[Citation]:
     ):
         cited = [number for mark in _MARKS.findall(sentence) for number in _numbers_in(mark)]
         quoted = [next(filter(None, found.groups())).strip() for found in _QUOTATION.finditer(sentence)]
-        long = tuple(one for one in quoted if len(one) >= _MIN_QUOTED_CHARS)
+        long = tuple(
+            one for one in quoted if len(one) >= _MIN_QUOTED_CHARS and _plain(one).strip(" .,;:!?-…")
+        )
         claim = " ".join(_MARKS.sub("", sentence).split()).strip(" -*•").translate(_BARED)
         if claim.strip(".!?:;,") and (cited or long):
             yield Citation(re.sub(r"\s+([.,;:!?])", r"\1", claim), tuple(dict.fromkeys(cited)), long)
@@ -581,13 +587,19 @@ def needed_context(subject: Subject) -> tuple[str, ...]:
 def numbered_context(subject: Subject) -> tuple[str, ...]:
     """Return the numbered units of a context: the passages of a list, including empty ones, or the lines of a text.
 
+    A text that is a list in JSON, as from a file or a cell of a table, is a list.
+
     Raises:
         UnjudgeableError: there are none.
     """
     needed_context(subject)
     written = _written_context(subject.test)
     if isinstance(written, str):
-        return tuple(line.strip() for line in written.splitlines() if line.strip())
+        lines = tuple(line.strip() for line in written.splitlines() if line.strip())
+        listed = data_in(written.strip()) if subject.rules.template_language == "strict" else None
+        if not isinstance(listed, list) or not any(isinstance(item, str | dict) for item in listed):
+            return lines
+        return tuple("" if item is None else value_text(item) for item in listed)
     return written
 
 

@@ -41,6 +41,12 @@ def test_recall_takes_the_prompt_where_there_is_no_context() -> None:
     assert "It says A." in judge.prompts[0]
 
 
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_recall_without_context_and_prompt_is_an_error(prompt: str) -> None:
+    with pytest.raises(UnjudgeableError, match="has no `context`"):
+        graded("context-recall", graded_tools(recalled(True)), value="A.", prompt=prompt)
+
+
 @pytest.mark.parametrize(("relevant", "score"), [([1], 1 / 3), ([1, 3, 3], 2 / 3), ([], 0.0)])
 def test_relevance_is_the_share_of_needed_lines(relevant: list[int], score: float) -> None:
     reply = json.dumps({"relevant": relevant})
@@ -51,6 +57,14 @@ def test_relevance_is_the_share_of_needed_lines(relevant: list[int], score: floa
 def test_relevance_counts_the_passages_of_a_list() -> None:
     test = {"vars": {"query": "q"}, "retrieval_context": ("one\ntwo", "three")}
     assert graded("context-relevance", graded_tools('{"relevant": [2]}'), test=test).score == 0.5
+
+
+@pytest.mark.parametrize("written", ['["one", "two"]', '[\n "one",\n "two"\n]', ' [{"text": "one"}, 7]\n'])
+def test_a_list_that_is_written_as_json_is_a_list(written: str) -> None:
+    test = {"vars": {"query": "q", "context": written}}
+    assert graded("context-relevance", graded_tools('{"relevant": [1]}'), test=test).score == 0.5
+    cited = {"vars": {"query": "q", "context": "[1] one\n[2] two"}}
+    assert graded("context-relevance", graded_tools('{"relevant": [1]}'), test=cited).score == 0.5
 
 
 def test_a_passage_that_is_a_mapping_is_shown_as_json() -> None:
@@ -315,6 +329,7 @@ def test_empty_passages_are_not_among_those_that_are_needed() -> None:
         "Never closed:\n```\na[1]\n",
         "Use `a[1]` and ``b[`2`]``.",
         'Use `print("a quoted text of some length")`.',
+        'It says "................" and "... ... ... ... ...".',
         "So a[1] is the second, my_list[1] too, row2[1], f(x)[1] and g(f(x), 2)[1] as well, items[0], m[0][1].",
         "Then values[1] = 5, handlers[2](x), people[1].name and x = [1, 2].",
         "![1](chart.png) shows it.",
