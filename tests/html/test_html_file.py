@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 from support.axe import violations
 from support.browser import PHONE, SCREEN, Visit, open_window, serve, visit, watch
-from support.realistic_runs import COLUMNS, Shape, realistic_report, realistic_results
+from support.realistic_runs import COLUMNS, Shape, realistic_report, realistic_results, summary_of
 from support.sample_columns import ranked_report
 from support.sample_columns import report_of as report_of_columns
 from support.sample_run import RUN, STEPS, SUMMARY, make_case, make_judged, make_report
@@ -27,7 +27,8 @@ from geval_cli.extras.html.file import HtmlFile
 from geval_cli.extras.run_pages import Repeats, ResultFilter, RunPages, SortOrder
 from geval_cli.extras.trust.labelling import LabelledRun
 from geval_cli.extras.trust.labels import LabelledOutput
-from geval_cli.numbers import format_percentage
+from geval_cli.metrics import metric_verdicts
+from geval_cli.numbers import format_percentage, format_score
 from geval_cli.records import CaseResult, Column, RunSummary, Status, Turn
 from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report
@@ -457,6 +458,53 @@ def test_above_the_cap_passed_cases_are_left_out_and_counted(tmp_path: Path) -> 
     assert len(found) == 20
     assert found[-1]["status"] == "failed"
     assert "11 passed cases are not in this file" in file.read_text("utf-8")
+
+
+def test_figures_of_a_metric_are_those_of_the_run_whatever_is_left_out(tab: Any, tmp_path: Path) -> None:
+    """Metrics behind the first few that a cell has room for, and passed cases that the file does not have."""
+    columns = COLUMNS[:2]
+    metrics = [f"metric {number}" for number in range(9)]
+    cases = []
+    for number in range(30):
+        for column in columns:
+            scores = {name: (number + place + column.index) % 9 / 8 for place, name in enumerate(metrics)}
+            judged = [
+                make_judged(Status.PASSED if score >= 0.2 else Status.FAILED, score, metric=name)
+                for name, score in scores.items()
+            ]
+            status = Status.FAILED if number % 10 == 0 else Status.PASSED
+            cases.append(
+                make_case(
+                    number,
+                    column,
+                    status,
+                    assertions=tuple(judged),
+                    named_scores=scores,
+                    id=f"{number}.0.{column.index}",
+                )
+            )
+    summary = summary_of(columns, cases)
+    HtmlFile(tmp_path / "run.html", cases_max=20).finish(
+        make_report(columns, summary=summary, results=lambda: iter(cases))
+    )
+    with shown(tab, tmp_path / "run.html") as found:
+        page = found.page
+        for name in metrics:
+            page.locator("[data-filters] [name=metric]").select_option(name)
+            page.locator("[data-found]", has_text=f"verdicts are those on {name}").wait_for()
+            verdicts = {case.id: metric_verdicts(case)[name] for case in cases}
+            for column, head in zip(columns, page.locator("thead .cell-head").all(), strict=True):
+                own = [verdicts[case.id][0] for case in cases if case.column == column.index]
+                rate = format_percentage(own.count(Status.PASSED), len(own))
+                assert head.locator("[data-head-rate]").inner_text() == rate
+                assert head.locator("[data-head-n]").inner_text() == "30"
+            counts = page.locator("input[name=status][value=passed] ~ .count").inner_text()
+            assert int(counts) == [status for status, _ in verdicts.values()].count(Status.PASSED)
+            scores = {case: format_score(score) for case, (_, score) in verdicts.items()}
+            for cell in page.locator("[data-cell]").all():
+                case_id = str(cell.get_attribute("href")).rpartition("=")[2]
+                assert cell.locator(".score").inner_text() == scores[case_id]
+        found.check()
 
 
 def test_the_config_is_not_in_the_page(tmp_path: Path) -> None:

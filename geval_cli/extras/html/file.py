@@ -10,7 +10,7 @@ A chunk is JSON: `strings`, and `cases`, each with
     at       test, repeat and column, counted from 0
     status   of the case
     score    of the case, or null
-    metrics  by name, the worst status, the score and the number of the reason
+    metrics  by name, the worst status, the score, the number of the reason and that of the score as it is shown
     labels   the mean human label by metric; none if there are no labels
     meta     the metadata that cases are filtered by, as lists of texts
     head     the numbers of the pieces of its test's title and variables; only in the first case of a test
@@ -34,6 +34,7 @@ import base64
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby, islice
@@ -74,6 +75,8 @@ from geval_cli.extras.run_pages import (
     searched_texts,
 )
 from geval_cli.json_codec import encode_json
+from geval_cli.metrics import metric_verdicts
+from geval_cli.numbers import format_score
 from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.csv_file import (
@@ -104,7 +107,7 @@ class PackedCase(Struct, frozen=True, omit_defaults=True):
     at: tuple[int, int, int]
     status: str
     score: float | None
-    metrics: dict[str, tuple[str, float | None, int]]
+    metrics: dict[str, tuple[str, float | None, int, int]]
     meta: dict[str, tuple[str, ...]]
     cell: list[int]
     page: list[int]
@@ -173,6 +176,7 @@ class Packer(Struct):
                 chip.status.value,
                 _rounded(chip.score),
                 self._number(short_text(first_reason(result, chip.name), REASON_WIDTH)),
+                self._number("" if chip.score is None else format_score(chip.score)),
             )
             for chip in chips
         }
@@ -282,10 +286,15 @@ class HtmlFile:
 
 
 class _Counted:
-    """Counts of a report's results, the metadata to filter by, and criteria of metrics; reads the results once."""
+    """Counts of a report's results, the metadata to filter by, and criteria of metrics; reads the results once.
+
+    Attributes:
+        verdicts: the number of results by metric, column and status, with those that are not in the file.
+    """
 
     def __init__(self, report: RunReport) -> None:
         self.total = self.problems = self.rows = 0
+        self.verdicts: dict[str, dict[int, Counter[str]]] = {}
         self._last: int | None = None
         self._variables: dict[str, None] = {}
         self._criteria = MetricCriteria()
@@ -294,6 +303,8 @@ class _Counted:
     def _counted(self, result: CaseResult) -> Mapping[str, JsonValue]:
         self.total += 1
         self.problems += result.status in PROBLEMS
+        for name, (status, _) in metric_verdicts(result).items():
+            self.verdicts.setdefault(name, {}).setdefault(result.column, Counter())[status.value] += 1
         if result.test_index != self._last:
             self.rows += 1
             self._last = result.test_index
@@ -347,6 +358,7 @@ def _page(
         "policy": _policy(style, theme),
         "left_out": left_out,
         "label_data": counted.label_data(report),
+        "verdicts": counted.verdicts,
         "form_action": "#",
         "clear_link": "#",
         "export_link": None,

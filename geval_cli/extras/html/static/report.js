@@ -195,15 +195,14 @@ function tallyOf(repeats, metric) {
 
 /** Show the verdict on one metric where that on the whole case stands. */
 function showMetric(link, found, metric) {
-  const [status, , reason] = found.metrics[metric];
+  const [status, , reason, shownScore] = found.metrics[metric];
   const mark = link.querySelector(".status");
-  const chip = [...link.querySelectorAll("[data-metric]")].find((item) => item.dataset.metric === metric);
   link.className = `cell is-${status}`;
   mark.className = `status is-${status}`;
   mark.querySelector("use").setAttribute("href", `#icon-${status}`);
   mark.querySelector(".status-word").textContent = WORDS[status];
   mark.querySelector(".score")?.remove();
-  const score = chip?.querySelector("[data-score]")?.textContent;
+  const score = found.chunk.strings[shownScore];
   if (score) mark.append(" ", make("span", { class: "score" }, score));
   const said = link.querySelector(".cell-reason") ?? element('<span class="cell-reason" dir="auto"></span>');
   said.textContent = found.chunk.strings[reason];
@@ -219,19 +218,13 @@ function percentOf(part, whole) {
   return share > 99.9 ? ">99.9 %" : `${share.toFixed(1)} %`;
 }
 
-/** Let the heads of the columns, and the counts by status, say what they say of the chosen metric. */
-function showHeads(made, rows, metric) {
+/** Let the heads of the columns, and the counts by status, say what they say of the chosen metric: of the whole run. */
+function showHeads(made, metric) {
   const counts = Object.fromEntries(Object.keys(SEVERITY).map((status) => [status, 0]));
+  const verdicts = JSON.parse(document.getElementById("verdict-data").textContent)[metric] ?? {};
   for (const head of made.querySelectorAll("[data-column]")) {
-    const own = { passed: 0, failed: 0 };
-    for (const row of rows) {
-      for (const found of row.cases.get(Number(head.dataset.column)) ?? []) {
-        if (!found.metrics[metric]) continue;
-        const [status] = found.metrics[metric];
-        counts[status] += 1;
-        own[status] = (own[status] ?? 0) + 1;
-      }
-    }
+    const own = { passed: 0, failed: 0, ...verdicts[head.dataset.column] };
+    for (const [status, count] of Object.entries(own)) counts[status] += count;
     const judged = own.passed + own.failed;
     for (const [name, text] of [["[data-head-rate]", judged ? percentOf(own.passed, judged) : "n/a"], ["[data-head-n]", judged.toLocaleString("en")]]) {
       const place = head.querySelector(name);
@@ -312,7 +305,7 @@ async function list(query) {
   const columns = [...frame.querySelectorAll("[data-column]")].map((head) => Number(head.dataset.column));
   const shown = chosen.slice((number - 1) * ROWS_PER_PAGE, number * ROWS_PER_PAGE);
   frame.querySelector("tbody").replaceChildren(...shown.map((item) => lineOf(item, columns, query.get("metric"))));
-  if (query.get("metric")) showHeads(made, await allRows(), query.get("metric"));
+  if (query.get("metric")) showHeads(made, query.get("metric"));
   if (count > 1) made.append(pagesOf(number, count, query));
   const exports = made.querySelector(".export");
   if (exports) exports.hidden = !chosen.length;
