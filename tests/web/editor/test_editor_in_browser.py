@@ -107,6 +107,15 @@ class TestForm:
         window.page.get_by_text("The tests are in a separate file: file://t.csv").wait_for()
 
 
+PASTE = """
+(place, text) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", text);
+  place.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+}
+"""
+
+
 class TestYaml:
     def test_what_is_typed_there_is_in_the_form_and_problems_are_at_their_line(
         self, window: Visit, folder: Path
@@ -175,6 +184,22 @@ class TestYaml:
         save(window)
         saved = (folder / "suite.yaml").read_bytes().decode()
         assert saved == text.replace("description: A bakery", 'description: "Two\\tbakeries"')
+
+    @pytest.mark.parametrize("ends", ["\n", "\r\n"])
+    @pytest.mark.parametrize("pasted", ["\n", "\r\n", "\r"])
+    def test_what_is_pasted_gets_the_ends_of_lines_of_the_file(
+        self, window: Visit, folder: Path, ends: str, pasted: str
+    ) -> None:
+        text = SUITE.replace("\n", ends)
+        (folder / "suite.yaml").write_bytes(text.encode())
+        open_editor(window)
+        yaml_of(window).focus()
+        window.page.keyboard.press("Control+End")
+        lines = ["", "  - input: one", "  - input: two", ""]
+        yaml_of(window).evaluate(PASTE, pasted.join(lines))
+        window.page.locator("[data-items=tests] summary").nth(3).wait_for()
+        save(window)
+        assert (folder / "suite.yaml").read_bytes().decode() == text + ends.join(lines)
 
 
 class TestDrafts:

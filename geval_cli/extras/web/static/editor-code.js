@@ -69,6 +69,7 @@ export class CodeEditor {
       doc: text,
       extensions: [
         EditorState.lineSeparator.of(isWindows ? "\r\n" : "\n"),
+        EditorView.clipboardInputFilter.of((pasted, { lineBreak }) => pasted.replaceAll(/\r\n?|\n/g, lineBreak)),
         lineNumbers(), foldGutter(), lintGutter(), history(), drawSelection(), bracketMatching(), closeBrackets(),
         autocompletion({ override: [(context) => this.#complete(context)] }), highlightActiveLine(), highlightSelectionMatches(), search({ top: true }),
         keymap.of([{ key: "Enter", run: beginLine }, ...closeBracketsKeymap, ...defaultKeymap, ...searchKeymap, ...historyKeymap, ...foldKeymap, ...completionKeymap, ...lintKeymap]),
