@@ -11,7 +11,8 @@ from geval_cli.source.yaml_source import read_yaml
 TEXTS = {
     "lines": (
         "# top\nprompts:\n  # one\n  - id: a # id\n    raw: Say {{x}} # say\n    evaluation_criteria: |  # kept\n"
-        "      Be kind.\n      Be short.\n\n  - Say it # short\nproviders: echo\ntests:\n- vars: {x: 1, y: 'two'}\n"
+        "      Be kind.\n      Be short.\n\n  - Say it # short\nproviders: echo\n"
+        "tests:\n- vars: {x: 1, y: 'two', z: true}\n"
         '  input: "hi" # c\n  assert:\n  # what\n  - type: contains # any\n    value: b\n\n- description: d\n'
         "  evaluation_schema:\n    type: object # t\n    properties: {}\n  # end\n-\n# last\n"
     ),
@@ -37,7 +38,7 @@ PLACES: dict[str, list[list[str | int]]] = {
         *(["prompts", 0, key] for key in ("raw", "evaluation_criteria", "evaluation_mode")),
         *(["prompts", 1, *key] for key in ([], ["evaluation_mode"])),
         ["providers", 0],
-        *(["tests", 0, "vars", key] for key in ("x", "y")),
+        *(["tests", 0, "vars", key] for key in ("x", "y", "z")),
         *(["tests", 0, key] for key in ("input", "expected_output")),
         *(["tests", 1, key] for key in ("description", "input")),
         ["tests", 2, "input"],
@@ -76,7 +77,7 @@ VALUES = [
         "a: b",
         "# no",
         "yes",
-        "5",
+        *("5", "-7.25", "012", "1.50", "1e21", "true", "True"),
         "null",
         "1e3",
         "2024-01-01",
@@ -125,7 +126,10 @@ Case = tuple[list[Any], Any]
 
 
 def with_value(suite: Any, path: list[str | int], value: Any) -> Any:
-    """The suite with a value; a prompt that is a text alone keeps it as `raw`, and one prompt alone is the first."""
+    """The suite with a value; a prompt that is a text alone keeps it as `raw`, and one prompt alone is the first.
+
+    A number that replaces a number is one, and so is what is true or false.
+    """
     changed = copy.deepcopy(suite)
     if path[0] in {"prompts", "providers"} and not isinstance(suite[path[0]], list):
         path = [path[0], *path[2:]]
@@ -136,7 +140,9 @@ def with_value(suite: Any, path: list[str | int], value: Any) -> Any:
             inner = {"raw": inner}
         here[key] = {} if inner is None else inner
         here = here[key]
-    here[path[-1]] = value
+    old = here.get(path[-1]) if isinstance(here, dict) else here[path[-1]]
+    kinds: dict[type, dict[str, Any]] = {bool: {"true": True}, int: {"5": 5, "-7.25": -7.25}}
+    here[path[-1]] = kinds.get(type(old), {}).get(value, value) if isinstance(value, str) else value
     return changed
 
 
@@ -169,7 +175,7 @@ def test_a_text_is_the_same_letter_by_letter(window: Visit) -> None:
         for name, places in PLACES.items()
         for path in places
         for value in VALUES
-        if "\n" in value or "#" in value
+        if "\n" in value or "#" in value or value in {"5", "-7.25", "true", "yes"}
     ]
     texts: list[str] = window.page.evaluate(TYPE, cases)
     wrong = {}

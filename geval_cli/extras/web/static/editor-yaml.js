@@ -26,8 +26,12 @@ function isPlain(value) {
 
 const isLiteral = (value) => value !== "" && !/^[ \t\n]/.test(value) && !/\n[ \t]+$|\n[ \t]*\n$/.test(value) && !value.includes("\r") && value.search(ODD) < 0;
 
+/** Whether a text stands for a number or for true or false, as what it replaces did. */
+const isOfKind = (value, type) => (type === "number" ? String(Number(value)) === value && Number.isFinite(Number(value)) && !value.includes("e") : type === "boolean" && /^(true|false)$/.test(value));
+
 /** A text as a scalar: in the way in which it was written, as long as that works. */
 function scalarText(value, { indent, isFlow, type = "PLAIN" }) {
+  if (isOfKind(value, type)) return value;
   if (isFlow) return quoted(value);
   const wasBlock = type === "BLOCK_LITERAL" || type === "BLOCK_FOLDED";
   if ((value.includes("\n") || wasBlock) && isLiteral(value)) {
@@ -110,9 +114,10 @@ export class SuiteText {
     return pair.value && !(isScalar(pair.value) && pair.value.range[0] === pair.value.range[1]) ? this.#endOf(pair.value) : this.#lineEnd(pair.key.range[1]);
   }
 
-  /** How a text is written: plain, quoted or as a block. */
+  /** How a value is written: plain, quoted or as a block; or that it is no text, but a "number" or a "boolean". */
   style(path) {
-    return this.at(path)?.type;
+    const node = this.at(path);
+    return isScalar(node) && ["number", "boolean"].includes(typeof node.value) ? typeof node.value : node?.type;
   }
 
   /** Write a text at a path, in a style where that is possible: without one, as it is written. */
@@ -131,7 +136,7 @@ export class SuiteText {
       const comment = wasBlock ? /^[^\n]*?([ \t]+#[^\n]*)/.exec(old)?.[1] ?? "" : "";
       const [parent] = this.#pair(path);
       const indent = this.#indentBelow(parent, node, path);
-      const text = scalarText(value, { indent, isFlow: isFlow(parent), type: style ?? node.type });
+      const text = scalarText(value, { indent, isFlow: isFlow(parent), type: style ?? this.style(path) });
       const [insert, to] = wasBlock ? [behindHead(text, comment), node.range[1]] : this.#withComment(text, node.range[1]);
       return { from: node.range[0], to, insert: insert + tail };
     }
