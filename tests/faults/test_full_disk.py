@@ -4,6 +4,7 @@ The disks are real and small: file systems in memory, which only root can mount.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support.loopback import LoopbackServer, chat_reply
 from support.product import Finished, Product
+from support.web_server import running_server
 
 from geval_cli.store import database
 
@@ -199,3 +201,24 @@ def test_a_database_that_another_process_keeps_locked_lets_nothing_be_asked(
             finished = run(product, server, home, *(["--resume"] if is_there else []))
         assert (finished.code, len(server.requests)) == (3, 2)
     assert "another process has it locked; nothing was sent" in words(finished.stderr)
+
+
+def test_the_web_page_leaves_no_half_of_a_suite_on_a_full_disk(disk: Disk, tmp_path: Path) -> None:
+    suite = disk.folder / "suite.yaml"
+    suite.write_text("prompts: [hi]\nproviders: [echo]\n", encoding="utf-8")
+    before = suite.read_bytes()
+    with running_server(disk.folder, home=tmp_path / "state") as server:
+        disk.fill()
+        digest = hashlib.sha256(before).hexdigest()
+        longer = suite.read_text(encoding="utf-8") + "# more\n" * 2000
+        for path, asked in (
+            ("/suites/new", {"path": "second.yaml"}),
+            ("/suites/save", {"path": "suite.yaml", "digest": digest, "text": longer}),
+        ):
+            answer = server.post(path, asked)
+            assert (answer.status, "no space left" in answer.text) == (403, True)
+            assert "fix it" in answer.json["hint"]
+        assert suite.read_bytes() == before
+        assert {path.name for path in disk.folder.iterdir()} == {"suite.yaml", "filler"}
+        disk.free()
+        assert server.post("/suites/new", {"path": "second.yaml"}).status == 201

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import GRACE_S, StopReason, StopSignal
-from geval_cli.errors import UsageError
+from geval_cli.errors import GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.web.config_code import runs_code
@@ -541,7 +541,10 @@ class LiveRuns:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            _log.error("a run was aborted: %s", error, exc_info=error)
+            # What geval itself says needs no traceback.
+            _log.error(
+                "a run was aborted: %s", error, exc_info=None if isinstance(error, GevalError) else error
+            )
 
 
 def _is_running(path: Path, run_id: str | None) -> RefusedError:

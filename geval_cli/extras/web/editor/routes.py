@@ -6,6 +6,7 @@ read.
 
 import asyncio
 import difflib
+import errno
 import hashlib
 import os
 import stat
@@ -172,17 +173,27 @@ def create_suite_file(folder: Path, name: str) -> str:
         raise RefusedError("this is not a valid name for a suite", status=_UNPROCESSABLE, hint=hint)
     if not path.parent.resolve().is_relative_to(base):
         raise RefusedError(f"{name} is outside the served folder", status=_FORBIDDEN, hint=hint)
+    text = choose_starter(os.environ, folder, TRUSTED).text
     try:
         # O_EXCL instead of a check beforehand, so that of two concurrent requests only one gets the name.
         descriptor = open_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
-            file.write(choose_starter(os.environ, folder, TRUSTED).text)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
     except FileExistsError as error:
         raise RefusedError(f"{name} already exists", status=_CONFLICT, hint="choose another name") from error
     except FileNotFoundError as error:
         raise RefusedError(f"there is no folder {path.parent.name}", status=_NOT_FOUND, hint=hint) from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
+        hint = (
+            hint
+            if error.errno in {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
+            else "fix it, then try again"
+        )
         raise RefusedError(f"cannot write {name}: {reason}", status=_FORBIDDEN, hint=hint) from error
     return name
 
