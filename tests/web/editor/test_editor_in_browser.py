@@ -202,6 +202,30 @@ class TestYaml:
         assert (folder / "suite.yaml").read_bytes().decode() == text + ends.join(lines)
 
 
+def test_one_check_is_under_way_at_a_time_and_the_last_text_is_checked(window: Visit, folder: Path) -> None:
+    """A large suite takes seconds to check, in the process that runs suites and measures how long models take."""
+    page = window.page
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def slow(route: Any) -> None:
+        under_way.append(1)
+        most.append(len(under_way))
+        page.wait_for_timeout(1500)
+        under_way.pop()
+        route.continue_()
+
+    page.route("**/suites/check", slow)
+    yaml_of(window).focus()
+    page.keyboard.press("Control+End")
+    for letters in ("ga", "tes: [pass", "_rat >= 1]"):
+        page.keyboard.type(letters)
+        page.wait_for_timeout(600)
+    page.locator(".problem-link", has_text="pass_rat").wait_for()
+    page.unroute("**/suites/check")
+    assert max(most) == 1
+
+
 class TestDrafts:
     def test_unsaved_changes_come_back(self, window: Visit, folder: Path) -> None:
         field(window, "prompts[0].system").fill("Not saved yet.")

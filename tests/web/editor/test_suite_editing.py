@@ -185,6 +185,14 @@ class TestPage:
         (editor.folder / "link.yaml").symlink_to(tmp_path / "outside.yaml")
         assert editor.server.get("/suites/edit?path=link.yaml").status == 403
 
+    def test_a_suite_that_could_be_neither_checked_nor_saved_is_refused(self, editor: Editor) -> None:
+        most = editor.server.settings.max_body_bytes
+        (editor.folder / "large.yaml").write_text(
+            SUITE + "# \U0001f600 more\n" * (most // 12), encoding="utf-8"
+        )
+        found = editor.server.get("/suites/edit?path=large.yaml")
+        assert (found.status, "large.yaml is too large for this page" in found.text) == (413, True)
+
     def test_files_that_are_no_suites_are_refused(self, editor: Editor) -> None:
         (editor.folder / "compose.yaml").write_text("services: {}\n")
         (editor.folder / ".ci.yaml").write_text(SUITE)

@@ -43,7 +43,7 @@ from geval_cli.suite.load import read_with_rules, rules_of
 SUITE_KEYS = frozenset({"prompts", "providers", "tests", "defaultTest", "default_test"})
 
 _FORBIDDEN, _NOT_FOUND = 403, 404
-_CONFLICT = 409
+_CONFLICT, _TOO_LARGE = 409, 413
 _UNPROCESSABLE = 422
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
@@ -378,6 +378,13 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
     except UsageError as error:
         return error_page(_UNPROCESSABLE, "This suite cannot be edited here", error.message, error.hint)
     page = {"path": path, "config": str(file.path), "digest": file.digest, "text": file.text}
+    if (
+        len(json_text(page).encode()) > _settings(request).max_body_bytes
+    ):  # it could be neither checked nor saved
+        hint = "edit it in an editor, or put its tests into a file of their own"
+        return error_page(
+            _TOO_LARGE, "This suite cannot be edited here", f"{path} is too large for this page", hint
+        )
     return render_page("editor/suite.html", section="suites", name=path, page=page)
 
 

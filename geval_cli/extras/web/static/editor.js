@@ -19,6 +19,7 @@ let saved = suite.text;
 let problems = [];
 let timer = 0;
 let checks = 0;
+let isChecking = false;
 let isSaving = false;
 let isStarting = false;
 let hasConflict = false;
@@ -55,9 +56,15 @@ function remember() {
 
 async function check() {
   checks += 1;
+  if (isChecking) return; // a large suite takes seconds: the check under way is followed by one of what is there then
+  isChecking = true;
   const own = checks;
   const answer = await send("/suites/check", { path: suite.path, digest: suite.digest, text: code.text });
-  if (own !== checks) return; // the text is another one by now
+  isChecking = false;
+  if (own !== checks) {
+    check();
+    return;
+  }
   if (!answer.ok) {
     say("check", "error", sentence(answer.body));
     return;
