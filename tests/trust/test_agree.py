@@ -16,11 +16,11 @@ from support.geval_command import clean_environment, run_geval
 from support.stored_runs import store_judged_run
 
 import geval_cli.extras.trust
-from geval_cli.errors import ConfigError, UsageError
+from geval_cli.errors import ConfigError, OutputError, UsageError
 from geval_cli.extras.trust.agreement import agree, agreement_document
-from geval_cli.extras.trust.documents import write_document
+from geval_cli.extras.trust.documents import deliver, write_document
 from geval_cli.extras.trust.labels import write_labels
-from geval_cli.extras.trust.options import AgreeOptions
+from geval_cli.extras.trust.options import AgreeCommand, AgreeOptions
 from geval_cli.records import AssertionResult, CaseResult, ProviderRef, RenderedPrompt, Status
 
 HOSTILE = "<script>alert(1)</script>\u202e|[x](http://y) \x1b[31m"
@@ -408,6 +408,22 @@ class TestCommand:
     def test_exit_codes(self, tmp_path: Path, documents: int, gate: str, code: int) -> None:
         write_labels(tmp_path / "labels.jsonl", rows(documents))
         assert run_geval("agree", "labels.jsonl", "--require", gate, cwd=tmp_path).code == code
+
+    def test_a_file_that_cannot_be_written_keeps_back_nothing_else(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What `geval drift` and `geval probe` find has been paid for when the disk is full."""
+        document = agreement_document(agree(rows()))
+        paths = (
+            tmp_path / "gone" / "a.html",
+            tmp_path / "b.json",
+            tmp_path / "gone" / "c.md",
+            tmp_path / "d.md",
+        )
+        with pytest.raises(OutputError, match=r"a\.html"):
+            deliver(document, AgreeCommand(outputs=paths))
+        assert [path.exists() for path in paths] == [False, True, False, True]
+        assert "the judge passes" in capsys.readouterr().out
 
     def test_hostile_names_are_text_everywhere(self, tmp_path: Path) -> None:
         given = [{**row, "labels": {HOSTILE: 3, "b": row["labels"]["p1"]}} for row in rows(metric=HOSTILE)]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.errors import ConfigError, ExitCode, Problem
+from geval_cli.errors import ConfigError, ExitCode, OutputError, Problem
 from geval_cli.extras.html.drawing import Chart
 from geval_cli.extras.html.environment import asset
 from geval_cli.extras.trust.labels import unwritable
@@ -94,15 +94,23 @@ ESTIMATE = ("value", "95 % interval", "outputs", "groups")
 def deliver(document: ReportDocument, given: ReportOptions) -> ExitCode:
     """Write a document to the `-o` files, print it or its JSON, and return the exit code that its gates give.
 
+    A file that cannot be written keeps nothing else back: what was found may have been paid for.
+
     Raises:
-        OutputError: a file cannot be written.
+        OutputError: a file cannot be written; the first of them.
     """
+    failed: list[OutputError] = []
     for path in given.outputs:
-        write_document(path, document)
+        try:
+            write_document(path, document)
+        except OutputError as error:
+            failed.append(error)
     if given.as_json:
         sys.stdout.write(json_text(document.data, indent=2) + "\n")
     else:
         print_document(document, make_console(sys.stdout, environ=os.environ))
+    if failed:
+        raise failed[0]
     statuses = {gate.status for gate in document.gates}
     if Status.FAILED in statuses:
         return ExitCode.FAILED
