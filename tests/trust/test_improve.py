@@ -61,6 +61,10 @@ class World:
     def respond(self, body: Any, headers: Mapping[str, str]) -> Reply:
         del headers
         text = body["messages"][-1]["content"]
+        if self.kind == "empty":
+            return chat_reply("")
+        if body["model"] == "model":
+            return chat_reply(f"answer {text} of grade {grade_of(int(text))}")
         if "within ``` blocks" in text:
             self.teacher.append(text)
             return chat_reply(f"```\n{self.evolved}\n```")
@@ -486,6 +490,39 @@ def test_a_budget_in_dollars_stops_and_names_what_is_lacking(rated: Product, ser
     assert len(set(sent)) == len(sent) > asked
     assert product.command(server, *words, "--offline").results["gain"] == whole.results["gain"]
     assert len(server.requests) == len(sent)
+
+
+@pytest.mark.parametrize(
+    ("words", "limit"),
+    [
+        (("improve", "config.yaml", "--labels", "labels.jsonl"), 500),
+        (("improve", "config.yaml", "--labels", "labels.jsonl"), 60),
+        (("probe", "with_model.yaml", "--items", "8", "--only", "negate"), 500),
+        (("probe", "with_model.yaml", "--items", "8", "--only", "negate"), 6),
+        (("drift", "anchors.jsonl", "config.yaml"), 500),
+    ],
+)
+@pytest.mark.parametrize("kind", ["guided", "goes quiet", "empty", "breaks"])
+def test_what_a_command_says_it_cost_is_what_the_server_charged(
+    kind: str, words: tuple[str, ...], limit: int, rated: Product, server: WorldServer
+) -> None:
+    """Also for replies that brought nothing, answers of the model under test, and the teacher's."""
+    write_labels(rated.folder)
+    rated.command(server, "drift", "--save", "anchors.jsonl", "--items", "20", writes_results=False)
+    price = {"price": {"input": 100.0, "output": 100.0}, "max_retries": 0}
+    written = config()
+    written["defaultTest"]["options"]["provider"] = {"id": "openai:judge", "config": price}
+    rated.write(written)
+    asked = {"prompts": ["{{ n }}"], "providers": [{"id": "openai:model", "config": price}]}
+    written["tests"] = [{"vars": test["vars"]} for test in written["tests"]]
+    text = yaml.safe_dump({**written, **asked})
+    (rated.folder / "with_model.yaml").write_text(text, encoding="utf-8")
+    server.world = World(kind)
+    server.requests.clear()
+    finished = rated.command(server, *words, "--max-requests", str(limit))
+    usage = finished.results["usage"]
+    assert server.requests
+    assert usage["cost_usd"] == pytest.approx(len(server.requests) * 0.001), finished.stdout
 
 
 def test_a_judge_that_breaks_is_said_and_not_taken_for_a_judge_that_rates(

@@ -36,6 +36,7 @@ from geval_cli.errors import (
     Severity,
     UsageError,
 )
+from geval_cli.events import RunEvent
 from geval_cli.extras.export import as_config
 from geval_cli.extras.graded.verdicts import parse_texts
 from geval_cli.extras.plan import RunPlan
@@ -65,7 +66,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     spearman,
 )
 from geval_cli.extras.trust.weighted_draw import equally_likely
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import Budget, Spending
 from geval_cli.gateway.call import Wire
 from geval_cli.judge.metric import STRICT_RANGE, CachingJudge, Judge, format_number
 from geval_cli.judge.prompt import find_dimension, user_message
@@ -634,14 +635,12 @@ class _CandidateRater(Struct):
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     is_offline: bool = False
     stopped: str = ""
-    usage: Usage = Usage()
 
     async def rate(self, candidate: JudgeCandidate, cases: Sequence[LabelledCase]) -> CandidateRatings:
         """Return a candidate's ratings; scores are NaN where the judge failed or the budget ran out."""
         spec = candidate.of(self.spec).model_copy(update={"explain": "never"})
         found = await asyncio.gather(*(self._one(spec, case) for case in cases))
         usage = sum((item[2] for item in found), Usage())
-        self.usage += usage
         scores = np.array([math.nan if item[0] is None else item[0] for item in found], dtype=np.float64)
         problem = next((item[1] for item in found if item[0] is None and item[1]), "")
         reasons = tuple("" if item[0] is None else item[1] for item in found)
@@ -807,7 +806,12 @@ async def improve_prepared(
     score_range = STRICT_RANGE if spec.strict_mode else range_of(spec)
     policy = call_policy(prepared, budget or Budget(None, None), None, wire=wire)
     notes: list[str] = []
-    async with open_suite_session(prepared, cache, policy) as session:
+    spending = Spending()
+
+    def listen(event: RunEvent) -> None:
+        spending.add(event)
+
+    async with open_suite_session(prepared, cache, policy, on_event=listen) as session:
         is_offline = prepared.request.is_offline
         context = job_context(session, prepared)
         rater = _CandidateRater(context, asking, spec, metric, count, is_offline=is_offline)
@@ -887,7 +891,7 @@ async def improve_prepared(
         spec=spec,
         threshold=limit,
         costs_usd=costs,
-        usage=rater.usage,
+        usage=spending.usage,
         notes=tuple(notes),
         stopped=rater.stopped,
     )
@@ -959,7 +963,7 @@ async def _ask_teacher(
     async def ask(form: str) -> tuple[str, list[str]]:
         text, ids = teacher_text(form, criterion, train, as_today, score_range)
         texts.append(text)
-        return await _taught(judge, rater, text), ids
+        return await _taught(judge, text), ids
 
     try:
         reply, ids = await ask(_GUIDELINES)
@@ -989,11 +993,9 @@ def _teaching(text: str) -> ModelRequest:
     return ModelRequest(user_message(text), {"temperature": 0}, role=Role.JUDGE, purpose=Purpose.TEACHING)
 
 
-async def _taught(judge: Judge, rater: _CandidateRater, text: str) -> str:
-    """Return the teacher's reply, and add its usage to the rater's."""
-    response = await judge.complete(_teaching(text))
-    rater.usage += response.usage
-    return response.choices[0].text
+async def _taught(judge: Judge, text: str) -> str:
+    """Return the teacher's reply."""
+    return (await judge.complete(_teaching(text))).choices[0].text
 
 
 async def _evolve(
@@ -1028,7 +1030,7 @@ async def _evolve(
 
     async def ask(text: str) -> str:
         try:
-            return await _taught(judge, rater, text)
+            return await _taught(judge, text)
         except NotDoneError as error:
             rater.stopped = error.message
             raise

@@ -410,7 +410,7 @@ class ProbeReport(Struct, frozen=True):
         tests: number of tests that they are from.
         planned: upper bound of the number of ratings.
         asked: number of ratings made; `errored` of them failed, and `first_error` is the message of the first one.
-        usage: usage of the judges.
+        usage: what answers and ratings took, failed requests included; of the judges alone from `probe_with`.
         unanswered: number of outputs that could not be obtained.
         stopped: why not all ratings were made, such as an exhausted budget; "" if they were.
     """

@@ -22,6 +22,7 @@ from geval_cli.engine.case import JobContext, PendingResult, begin_job
 from geval_cli.engine.judge_output import Meter, compare_outputs, judge_one, metered_tools
 from geval_cli.engine.plan import Job, assertions_of
 from geval_cli.errors import ConfigError, NotDoneError, UsageError
+from geval_cli.events import RunEvent
 from geval_cli.extras.plan import plan_run
 from geval_cli.extras.trust.charts import probe_chart
 from geval_cli.extras.trust.documents import Quote, ReportDocument, Section, Table
@@ -56,7 +57,7 @@ from geval_cli.extras.trust.probes import (
     rewritten,
     rewritten_steps,
 )
-from geval_cli.gateway.budget import Budget
+from geval_cli.gateway.budget import Budget, Spending
 from geval_cli.gateway.call import Wire
 from geval_cli.judge.metric import DEFAULT_SCORE_RANGE, format_number
 from geval_cli.judge.prompt import DIMENSIONS
@@ -664,10 +665,17 @@ async def run_probe(
     """
     budget = prepared.request.budget or Budget(prepared.request.max_cost, prepared.request.max_requests)
     policy = call_policy(prepared, budget, run_id=None, wire=wire)
-    async with open_suite_session(prepared, cache, policy) as session:
+    spending = Spending()
+
+    def count(event: RunEvent) -> None:
+        spending.add(event)
+
+    async with open_suite_session(prepared, cache, policy, on_event=count) as session:
         report = await probe_with(job_context(session, prepared), prepared, options, listen)
         hide = session.secrets.hide
-    return replace(report, stopped=hide(report.stopped), first_error=hide(report.first_error))
+    return replace(
+        report, stopped=hide(report.stopped), first_error=hide(report.first_error), usage=spending.usage
+    )
 
 
 async def probe_with(
