@@ -67,6 +67,8 @@ class World:
             return chat_reply(f"answer {text} of grade {grade_of(int(text))}")
         if "within ``` blocks" in text:
             self.teacher.append(text)
+            if not self.evolved:
+                return Reply(status=400, body={"error": {"message": "the prompt is too long"}})
             return chat_reply(f"```\n{self.evolved}\n```")
         if "Answer with JSON only" in text:
             self.teacher.append(text)
@@ -358,6 +360,15 @@ def test_gepa_is_one_more_way_through_the_gateway(rated: Product, server: WorldS
     hostile = improved(product, server, world, "--gepa", "--seed", "3")
     assert not any("GEPA" in item["name"] for item in hostile.results["candidates"])
     assert "GEPA found nothing that is better on the training labels" in hostile.results["notes"]
+
+
+def test_a_teacher_of_gepa_that_fails_is_told(rated: Product, server: WorldServer) -> None:
+    pytest.importorskip("gepa")
+    world = World("reads")
+    world.evolved = ""
+    [note] = improved(rated, server, world, "--gepa").results["notes"]
+    assert note.startswith("GEPA found nothing that is better on the training labels; ")
+    assert re.search(r"; \d+ requests to the teacher failed: .*the prompt is too long", note)
 
 
 def test_a_budget_ends_gepa_too(rated: Product, server: WorldServer) -> None:

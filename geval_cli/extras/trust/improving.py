@@ -1028,11 +1028,16 @@ async def _evolve(
             for score, reason in zip(rated.scores, rated.reasons, strict=True)
         ]
 
+    failures: list[str] = []
+
     async def ask(text: str) -> str:
         try:
             return await _taught(judge, text)
         except NotDoneError as error:
             rater.stopped = error.message
+            raise
+        except GevalError as error:  # GEPA goes on without this reply
+            failures.append(one_line(error.message, 200))
             raise
 
     trials = [RatedTrial(case.human, _texts_of(case)) for case in train]
@@ -1053,7 +1058,10 @@ async def _evolve(
         notes.append("GEPA was stopped before it found anything better")
         return []
     if best == today or any(map(is_template, best.values())):
-        notes.append("GEPA found nothing that is better on the training labels")
+        failed = (
+            f"; {plural(len(failures), 'request')} to the teacher failed: {failures[0]}" if failures else ""
+        )
+        notes.append(f"GEPA found nothing that is better on the training labels{failed}")
         return []
     return [candidate(best)]
 
