@@ -362,6 +362,8 @@ class TestInARun:
             ({"criteria": "The answer is short."}, "other criteria"),
             ({"score_range": [1, 9]}, "another range of ratings"),
             ({"rubric": {1: "bad", 5: "good"}}, "another rubric"),
+            ({"guidelines": ["Rate thanks 1."]}, "other guidelines"),
+            ({"examples": [{"output": "Thanks.", "rating": 1}]}, "other examples"),
             ({"evaluation_steps": ["Look."]}, "other evaluation steps"),
             ({"evaluation_params": None}, "other `evaluation_params`"),
             ({"scoring": "samples"}, "another `scoring` or number of samples"),
@@ -387,7 +389,15 @@ class TestInARun:
         assert errors == []
         assert any(item.message.endswith("so results get no P(pass)") for item in warnings)
 
-    @pytest.mark.parametrize(("part", "words"), [("params", "other judge parameters"), ("new", "")])
+    @pytest.mark.parametrize(
+        ("part", "words"),
+        [
+            ("params", "other judge parameters"),
+            ("guidelines", "other guidelines"),
+            ("examples", "other examples"),
+            ("new", ""),
+        ],
+    )
     def test_parts_that_the_file_alone_says(self, calibrated: Path, part: str, words: str) -> None:
         """A part that only another version of geval knows is no difference; the key decides in the run."""
         path = calibrated / "judge.cal.json"

@@ -53,6 +53,8 @@ _WORDS = {
     "criteria": "other criteria",
     "evaluation_params": "other `evaluation_params`",
     "rubric": "another rubric",
+    "guidelines": "other guidelines",
+    "examples": "other examples",
     "score_range": "another range of ratings",
     "scoring": "another `scoring` or number of samples, or another `over`",
     "rubric_prompt": "another `rubric_prompt`",
@@ -118,9 +120,15 @@ class FileCalibrations(Calibrations):
             yield f"{metric} was calibrated with {other_parts(parts)}, so results get no P(pass)"
 
 
+_NONE_IF_LACKING = ("guidelines", "examples")
+
+
 def differing_parts(calibrated: Mapping[str, str], parts: Mapping[str, str]) -> list[str]:
-    """Return the names of the parts that both sides know and that differ."""
-    return [name for name, part in calibrated.items() if parts.get(name, part) != part]
+    """Return the names of the parts that differ; one that a side lacks is unknown, but guidelines are then none."""
+    are_known = bool(calibrated and parts)
+    known = [name for name in calibrated if name in parts and name not in _NONE_IF_LACKING]
+    names = [*known, *(_NONE_IF_LACKING if are_known else ())]
+    return [name for name in names if calibrated.get(name) != parts.get(name)]
 
 
 def other_parts(names: set[str] | list[str]) -> str:
