@@ -693,13 +693,18 @@ def test_every_case_that_a_stopped_run_lacks_is_counted(
     assert all(any(other in text for other in others.split("|")) for text in said if "case" in text)
 
 
-_LOOKS_AT_ANSWERS = (
+_LOOKS_AT_COSTS = (
     {"type": "cost", "threshold": 0.000001},
     {"type": "cost", "threshold": 1},
+    {"type": "python", "value": "context['providerResponse']['cost'] <= 0.000001"},
+    {"type": "javascript", "value": "context.providerResponse.cost <= 0.000001"},
+    {"type": "javascript", "value": "context.providerResponse.cost > 0"},
+)
+_LOOKS_AT_ANSWERS = (
+    *_LOOKS_AT_COSTS,
     {"type": "latency", "threshold": 60_000},
     {"type": "latency", "threshold": 0.000001},
     {"type": "not-finish-reason", "value": "length"},
-    {"type": "python", "value": "context['providerResponse']['cost'] == 0"},
     {"type": "python", "value": "context['providerResponse']['cached']"},
     {"type": "python", "value": "context['providerResponse']['tokenUsage']['total'] == 0"},
 )
@@ -723,4 +728,10 @@ def test_what_came_with_an_answer_gets_the_marks_of_the_run(
 
     for _ in range(2):
         run = product.run(suite, server)
+        of_costs = [statuses[: len(_LOOKS_AT_COSTS)] for status, statuses in marks(run) if statuses]
+        assert len(of_costs) == 4
+        if price is None:
+            assert of_costs == [["error", "error", "error", "failed", "failed"]] * 4
+        else:
+            assert of_costs == [["failed", "passed", "failed", "failed", "passed"]] * 4
         assert marks(product.command(server, "judge", "latest")) == marks(run)

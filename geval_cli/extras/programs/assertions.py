@@ -210,7 +210,8 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
             "output": subject.output,
             "cached": response.is_from_cache,
             "latencyMs": response.latency_ms,
-            "cost": usage.cost_usd,
+            # Without the key if unknown: in JavaScript `null <= 0.01` is true.
+            **({} if response.cost_usd_generated is None else {"cost": response.cost_usd_generated}),
             "finishReason": choice.finish_reason,
             "tokenUsage": {
                 "prompt": usage.input_tokens,
