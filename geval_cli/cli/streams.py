@@ -32,8 +32,8 @@ def survive_odd_streams() -> None:
                         io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
                         encoding=stream.encoding,
                         errors=stream.errors,
-                        line_buffering=stream.line_buffering,
-                        write_through=stream.write_through,
+                        # With PYTHONUNBUFFERED, Python's own streams have no buffer that `write_through` would fill.
+                        line_buffering=stream.line_buffering or stream.write_through,
                     ),
                 )
 

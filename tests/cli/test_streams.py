@@ -100,3 +100,31 @@ def test_streams_that_were_closed_beforehand_end_no_command(tmp_path: Path) -> N
     finished = subprocess.run(["sh", "-c", words], cwd=tmp_path, env=clean_environment(), check=False)
     assert finished.returncode == 0
     assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["summary"]["passed"] == 2
+
+
+_KILLED = """
+import os, sys
+from geval_cli.cli.streams import survive_odd_streams
+survive_odd_streams()
+print("to stdout")
+print("to stderr", file=sys.stderr)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("is_file", [False, True], ids=["pipe", "file"])
+def test_a_line_is_written_when_it_is_said(
+    tmp_path: Path, stream: str, unbuffered: str, is_file: bool
+) -> None:
+    """Python's images for Docker set PYTHONUNBUFFERED; a run that is killed must have said what it knew."""
+    env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    path = tmp_path / "out"
+    with path.open("wb") as file:
+        target = file if is_file else subprocess.PIPE
+        command = [sys.executable, "-c", _KILLED]
+        done = subprocess.run(command, env=env, check=False, text=True, **{stream: target})
+    said = path.read_text(encoding="utf-8") if is_file else getattr(done, stream)
+    is_kept = stream == "stderr" or unbuffered
+    assert said == (f"to {stream}\n" if is_kept else "")
