@@ -326,3 +326,23 @@ def test_a_class_names_its_column_by_promptfoos_rules(provider: Any, label: str,
     content = {"dialect": "promptfoo", "prompts": ["Say"], "providers": [provider], "tests": [{}]}
     [row] = rows_of(tmp_path, content)
     assert (row["provider"]["label"], row["output"]) == (label, "Say")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("unknown", ["None", "float('nan')", "float('inf')"])
+@pytest.mark.parametrize("measure", ["cost", "latencyMs"])
+def test_no_limit_holds_for_a_measure_that_is_unknown(
+    tmp_path: Path, measure: str, unknown: str, dialect: str
+) -> None:
+    app = f"def call_api(prompt, options, context):\n    return {{'output': 'x', {measure!r}: {unknown}}}\n"
+    (tmp_path / "app.py").write_text(app, encoding="utf-8")
+    seen = f"context.providerResponse.{measure}"
+    checks = [f"{seen} < 1000000", f"{seen} >= 0", f"({seen}) <= 1e9 && true"]
+    content = {
+        "dialect": dialect,
+        "prompts": ["Say {{x}}"],
+        "providers": ["python:app.py"],
+        "tests": [{"vars": {"x": 1}, "assert": [{"type": "javascript", "value": check} for check in checks]}],
+    }
+    (row,) = rows_of(tmp_path, content)
+    assert [item["status"] for item in row["assertions"]] == ["failed"] * len(checks)

@@ -49,6 +49,7 @@ _CHECKED_TESTS = 100
 _DEFAULT_FUNCTION = "get_assert"
 _WANTED = "return true or false, a number, or a mapping with pass, score and reason"
 _NAMES = ("output", "context")
+_MEASURES = ("cost", "latencyMs")
 _WORDS = {"true": True, "false": False}
 _NOT_PASS = compile_later(r"_?(?:is_?)?(?:pass(?:ed|es)?|success)_?", re.IGNORECASE)
 _NOT_SCORE = compile_later(r"_?scores?_?", re.IGNORECASE)
@@ -206,12 +207,11 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
         usage = response.usage
         choice = response.choices[0]
         counted = reported.pop("tokenUsage", None)
-        context["providerResponse"] = {
+        answer = {
             "output": subject.output,
             "cached": response.is_from_cache,
             "latencyMs": response.latency_ms,
-            # Without the key if unknown: in JavaScript `null <= 0.01` is true.
-            **({} if response.cost_usd_generated is None else {"cost": response.cost_usd_generated}),
+            "cost": response.cost_usd_generated,
             "finishReason": choice.finish_reason,
             "tokenUsage": {
                 "prompt": usage.input_tokens,
@@ -220,6 +220,10 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
                 **(counted if isinstance(counted, Mapping) else {}),
             },
             **reported,
+        }
+        # What is unknown has no key: in JavaScript `null <= 0.01` is true.
+        context["providerResponse"] = {
+            name: value for name, value in answer.items() if value is not None or name not in _MEASURES
         }
         if choice.tool_calls:
             context["tool_calls"] = list(choice.tool_calls)
