@@ -59,7 +59,7 @@ def test_errors_of_snippets_are_told(tmp_path: Path) -> None:
         "AssertionError: no",
         "not JSON serializable",
         "NameError",
-        "ended with status 3",
+        "SystemExit: 3",
     ]
     found = results(tmp_path, *map(python, codes))
     for error, word in zip(found, words, strict=True):

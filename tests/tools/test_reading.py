@@ -71,7 +71,7 @@ def test_functions_that_cannot_be_tools_are_told_with_the_reason(tmp_path: Path)
         ("file://tools.py:lose", GOOD, "tools.py has no function `lose`"),
         ("file://tools.py", "x = 1\n", "tools.py has no public functions"),
         ("file://tools.py", "def f(:\n", "tools.py cannot be loaded: SyntaxError"),
-        ("file://tools.py", "raise SystemExit(3)", "tools.py cannot be loaded: tools.py ended with status 3"),
+        ("file://tools.py", "raise SystemExit(3)", "tools.py cannot be loaded: SystemExit: 3"),
         ("[file://tools.py, 'file://tools.py:find']", GOOD, "two tools are called `find`"),
         (
             "{functions: file://tools.py, simulate: {provider: 'openai:m', world: x}}",
