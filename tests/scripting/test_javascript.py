@@ -274,3 +274,32 @@ def test_broken_code_is_found_before_it_runs(code: Code, message: str, line: int
 
 def test_words_in_texts_and_comments_ask_for_nothing() -> None:
     check_javascript(snippet("// require('fs')\noutput.includes(\"require('fs')\")"), NAMES)
+
+
+@pytest.mark.parametrize("value", ["true", "1", "'a'", "null", "undefined", "{pass: true}", "[1]", "() => 1"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "NAME = VALUE; return output === 'never'",
+        "NAME = VALUE\nreturn Promise.resolve(0).then(() => output === 'never')",
+        "(async () => { NAME = VALUE; await null; await null; return output === 'never' })()",
+    ],
+)
+def test_code_may_name_its_variables_as_it_likes(engine: JavaScriptEngine, form: str, value: str) -> None:
+    for name in ("outcome", "result", "job", "run", "check", "code", "refuse", "found", "tell", "names"):
+        text = form.replace("NAME", name).replace("VALUE", value)
+        assert result(engine, snippet(text)) is False, text
+
+
+@pytest.mark.parametrize(
+    "written", ["1", "true", "{}", "'1'", "'{}'", "'[]'", "'null'", "'{\"type\": 1}'", "() => 1"]
+)
+def test_a_result_that_code_forges_is_an_error_and_the_next_call_is_answered(
+    engine: JavaScriptEngine, written: str
+) -> None:
+    forged = snippet(f"globalThis['geval outcome'] = {written}; for (const n of [1]) throw n")
+    with contextlib.suppress(ScriptError):  # what was thrown, or what cannot be read
+        result(engine, forged)
+    with contextlib.suppress(ScriptError):
+        result(engine, snippet(f"globalThis['geval outcome'] = {written}; return new Promise(() => 1)"))
+    assert result(engine, snippet("output.length")) == 5

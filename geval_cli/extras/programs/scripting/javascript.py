@@ -330,7 +330,7 @@ def _outcome(process: JavaScriptProcess, job: str, limits: JavaScriptLimits) -> 
         return _value_in(process.ask(job, _of(limits)), limits)
     except ScriptError as error:
         return error.with_traceback(None)
-    except (ValueError, RecursionError, MemoryError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError, MemoryError) as error:
         return ScriptError(f"its result cannot be read: {error}")
 
 

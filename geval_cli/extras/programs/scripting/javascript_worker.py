@@ -22,6 +22,7 @@ _PLATFORM = re.compile(
 )
 """Names of platform.js, which is loaded only for code that contains one of them."""
 
+_OUTCOME = "geval outcome"  # the global in which runtime.js puts the result
 _GRACE_S = 0.25  # for the engine itself to notice that the time is over and report it
 
 
@@ -50,10 +51,10 @@ def evaluate(function: str, job: str, limits: CallLimits) -> dict[str, str | Non
         context.eval(_own_code("platform.js") if _PLATFORM.search(job) else "delete globalThis.refuse")
         context.set("job", job)
         context.eval(f"{function}(job)")
-        while context.get("outcome") is None and context.execute_pending_job():
+        while context.get(_OUTCOME) is None and context.execute_pending_job():
             if time.monotonic() > ends:
                 return {"late": ""}
-        return {"outcome": context.get("outcome")}
+        return {"outcome": context.get(_OUTCOME)}
     except engine.JSException as error:
         return {"failure": str(error)}
 

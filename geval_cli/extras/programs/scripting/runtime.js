@@ -1,4 +1,5 @@
-// What a user's code finds around it, and how its result gets out: as JSON text in the global `outcome`.
+// What a user's code finds around it, and how its result gets out: as JSON text in the global `geval outcome`,
+// a name that no variable can have: code may assign to `outcome` without declaring it.
 (function () {
   const { parse, stringify } = JSON;
   const Code = Function;
@@ -44,7 +45,7 @@
   }
 
   function tell(found) {
-    globalThis.outcome = stringify(found).replace(
+    globalThis["geval outcome"] = stringify(found).replace(
       /[\u007f-\uffff]/g, (unit) => "\\u" + unit.charCodeAt(0).toString(16).padStart(4, "0"),
     );
   }
