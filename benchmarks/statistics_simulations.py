@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
@@ -103,7 +103,7 @@ def run_quick() -> None:
     run(quick=True)
 
 
-Draw = Callable[[Generator, int], np.ndarray]
+Draw = Callable[[Generator, int], Sequence[np.ndarray] | np.ndarray]
 """Scores of so many tests, a row each, with a column for each repeat."""
 
 
@@ -114,6 +114,17 @@ def _single(draw: Callable[[Generator, tuple[int, int]], Any]) -> Draw:
 def _repeated(random: Generator, tests: int) -> np.ndarray:
     chances = random.beta(1.4, 0.6, (tests, 1))
     return (random.random((tests, 5)) < chances).astype(np.float64)
+
+
+def _of_sizes(sizes: Callable[[Generator, int], Iterable[int]]) -> Draw:
+    def draw(random: Generator, tests: int) -> list[np.ndarray]:
+        chances = random.beta(1.4, 0.6, tests)
+        return [
+            (random.random(size) < chance).astype(np.float64)
+            for size, chance in zip(sizes(random, tests), chances, strict=True)
+        ]
+
+    return draw
 
 
 FIVE = (3, 5, 10, 20, 50)
@@ -134,6 +145,16 @@ MEANS: dict[str, tuple[Draw, float, Sequence[int]]] = {
         FIVE,
     ),
     "five repeats, beta(1.4, 0.6)": (_repeated, 0.7, (2, 3, 5, 10, 20)),
+    "the same, lognormal sizes": (
+        _of_sizes(lambda random, tests: 1 + random.lognormal(2.5, 1, tests).astype(int)),
+        0.7,
+        FIVE,
+    ),
+    "the same, one of 200, others of 5": (
+        _of_sizes(lambda _, tests: [200, *[5] * (tests - 1)]),
+        0.7,
+        FIVE,
+    ),
 }
 
 
@@ -153,13 +174,13 @@ def means(runs: int) -> None:
                 spread = t_quantile(0.975, tests - 1) * (found.standard_error() or 0.0)
                 plain += abs((found.mean or 0.0) - truth) <= spread
             cells.append(f"n={tests} {held / runs:.3f} (t {plain / runs:.2f}; ~{width / runs:.2f})")
-        print(f"{name:<29} {'  '.join(cells)}")
+        print(f"{name:<33} {'  '.join(cells)}")
 
 
-def _mean_of(scores: np.ndarray) -> ClusteredMean:
+def _mean_of(scores: Iterable[np.ndarray]) -> ClusteredMean:
     found = ClusteredMean()
-    for test, row in enumerate(scores.tolist()):
-        for score in row:
+    for test, row in enumerate(scores):
+        for score in row.tolist():
             found.add(test, score)
     return found
 
@@ -346,7 +367,7 @@ def means_by_commands(runs: int) -> None:
         held = {"metric": 0, "pass rate": 0, "as computed": 0}
         with tempfile.TemporaryDirectory() as folder:
             for number in range(count):
-                scores = draw(random, tests)
+                scores = np.asarray(draw(random, tests))
                 own = Path(folder, f"{number}")
                 own.mkdir()
                 summary = _summary_by_commands(own, scores)

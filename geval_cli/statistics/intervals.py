@@ -4,7 +4,7 @@ Also what it takes: Student's t distribution, and quantiles of a stream of numbe
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from math import comb
 from statistics import NormalDist
@@ -151,7 +151,7 @@ def mean_interval(
 
     Args:
         mean: the mean of the values.
-        variance: the square of its standard error, with the correction G / (G - 1) for G clusters.
+        variance: the square of its standard error, such as `ClusterSums.variance`.
         clusters: the number of independent groups of values, such as tests.
         level: the confidence level.
         lowest: -1 for differences of scores, which are mapped to 0..1 and back.
@@ -231,14 +231,79 @@ class RunningMean(Struct):
         return mean_interval(self._mean, deviation**2 / self.n, self.n, level=level)
 
 
+class ClusterSums(Struct):
+    """Sums over clusters by their size, from which the uncertainty of a mean follows; the clusters are not kept.
+
+    The squared standard error is CR2, which is right on average for clusters of any size: the sum over clusters of
+    (sum of (x - mean))^2 / (1 - n_g / n) / n^2. A t-test with it has Bell and McCaffrey's degrees of freedom. If all
+    clusters have the same size, that is the usual correction G / (G - 1) with G - 1 degrees of freedom.
+
+    Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage samples",
+    2002.
+    """
+
+    n: int = 0
+    clusters: int = 0
+    _sizes: dict[int, list[float]] = field(default_factory=dict)
+    """By the size of a cluster: the number of clusters, the sum of their sums, and of the squared sums."""
+
+    @classmethod
+    def of(cls, values: Iterable[float], clusters: Iterable[Hashable]) -> "ClusterSums":
+        """Return the sums of values, each with the name of its cluster."""
+        totals: dict[Hashable, tuple[int, float]] = {}
+        for value, name in zip(values, clusters, strict=True):
+            count, total = totals.get(name, (0, 0.0))
+            totals[name] = count + 1, total + value
+        found = cls()
+        for count, total in totals.values():
+            found.add(count, total)
+        return found
+
+    def add(self, size: int, total: float) -> None:
+        """Add a cluster with the sum of its numbers; 0 is near their mean, so that the squares lose no digits."""
+        self.n += size
+        self.clusters += 1
+        sums = self._sizes.setdefault(size, [0, 0.0, 0.0])
+        sums[0] += 1
+        sums[1] += total
+        sums[2] += total**2
+
+    @property
+    def total(self) -> float:
+        """Return the sum of all numbers."""
+        return math.fsum(sums[1] for sums in self._sizes.values())
+
+    @property
+    def variance(self) -> float:
+        """Return the squared standard error of the mean; 0 for fewer than two clusters."""
+        if self.clusters <= 1:
+            return 0.0
+        mean, total = self.total / self.n, 0.0
+        for size, (count, sums, squares) in self._sizes.items():
+            # The sum of (sum - size * mean)^2, multiplied out: the mean is known only at the end.
+            spread = squares - 2 * size * mean * sums + count * (size * mean) ** 2
+            total += max(spread, 0.0) / (1 - size / self.n)
+        return total / self.n**2
+
+    @property
+    def freedom(self) -> float:
+        """Return the degrees of freedom of the variance; there must be two clusters."""
+        if len(self._sizes) == 1:
+            return self.clusters - 1
+        n = self.n
+        worth = {size: size**2 / (1 - size / n) for size in self._sizes}
+        counts = {size: sums[0] for size, sums in self._sizes.items()}
+        pairs = math.fsum(counts[size] * worth[size] for size in worth) ** 2
+        own = math.fsum(counts[size] * worth[size] ** 2 for size in worth)
+        squares = math.fsum(counts[size] * size**2 for size in worth)
+        return n**2 / (squares + (pairs - own) / n**2)
+
+
 class ClusteredMean(Struct):
     """The mean of a stream of clustered numbers, and its uncertainty; neither numbers nor clusters are kept.
 
     The cases of one test are a cluster: its repeats, and its answers in other columns, are not additional tests, so
     they make an interval no narrower than their differences allow.
-
-    Source of the standard error: Liang and Zeger, "Longitudinal data analysis using generalized linear models", 1986,
-    with the correction G / (G - 1) for G clusters.
     """
 
     n: int = 0
@@ -248,11 +313,7 @@ class ClusteredMean(Struct):
     _cluster: int | None = None
     _open_sum: float = 0.0
     _open_count: int = 0
-    _closed: int = 0
-    _sums: float = 0.0
-    _sum_squares: float = 0.0
-    _sums_by_counts: float = 0.0
-    _count_squares: float = 0.0
+    _closed: ClusterSums = field(default_factory=ClusterSums)
 
     def add(self, cluster: int, value: float) -> None:
         """Add a number; those of one cluster come one after another."""
@@ -269,12 +330,18 @@ class ClusteredMean(Struct):
     @property
     def mean(self) -> float | None:
         """Return the mean so far; None if there are no numbers."""
-        return self._first + (self._sums + self._open_sum) / self.n if self.n else None
+        return self._first + (self._closed.total + self._open_sum) / self.n if self.n else None
 
     @property
     def clusters(self) -> int:
         """Return the number of clusters so far."""
-        return self._closed + (1 if self._open_count else 0)
+        return self._closed.clusters + (1 if self._open_count else 0)
+
+    @property
+    def freedom(self) -> float | None:
+        """Return the degrees of freedom of the standard error; None for fewer than two clusters."""
+        self._close()
+        return self._closed.freedom if self.clusters > 1 else None
 
     def interval(self, level: float = 0.95, *, lowest: float = 0.0) -> Interval | None:
         """Return the interval of the mean (`mean_interval`).
@@ -284,25 +351,18 @@ class ClusteredMean(Struct):
         mean, error = self.mean, self.standard_error()
         if mean is None or error is None or self._lowest < lowest or self._highest > 1:
             return None
-        return mean_interval(mean, error**2, self.clusters, level=level, lowest=lowest)
+        return mean_interval(
+            mean, error**2, self.clusters, level=level, lowest=lowest, freedom=self._closed.freedom
+        )
 
     def standard_error(self) -> float | None:
         """Return the standard error of the mean; None for fewer than two clusters."""
         self._close()
-        if self._closed <= 1:
-            return None
-        mean = self._sums / self.n
-        # The sum over clusters of (sum - count * mean)^2, multiplied out: the mean is known only at the end.
-        squares = self._sum_squares - 2 * mean * self._sums_by_counts + mean**2 * self._count_squares
-        return math.sqrt(max(squares, 0.0) * self._closed / (self._closed - 1)) / self.n
+        return math.sqrt(self._closed.variance) if self.clusters > 1 else None
 
     def _close(self) -> None:
         if self._open_count:
-            self._closed += 1
-            self._sums += self._open_sum
-            self._sum_squares += self._open_sum**2
-            self._sums_by_counts += self._open_sum * self._open_count
-            self._count_squares += self._open_count**2
+            self._closed.add(self._open_count, self._open_sum)
         self._open_sum, self._open_count, self._cluster = 0.0, 0, None
 
 

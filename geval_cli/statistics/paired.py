@@ -17,7 +17,14 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 from geval_cli.records import Delta
-from geval_cli.statistics.intervals import Interval, RunningMean, mean_interval, t_quantile, two_sided_p
+from geval_cli.statistics.intervals import (
+    ClusterSums,
+    Interval,
+    RunningMean,
+    mean_interval,
+    t_quantile,
+    two_sided_p,
+)
 
 SIGNIFICANCE = 0.05
 """A difference is significant if its adjusted p-value is at most this."""
@@ -153,19 +160,13 @@ class PairedTest(Struct, frozen=True):
 class PairedDifferences(Struct):
     """Pairs of values that come cluster by cluster and are not kept: memory does not grow with their number.
 
-    The standard error is CR2, which is right on average for clusters of any size, and its t-test has Bell and
-    McCaffrey's degrees of freedom: se^2 = sum over clusters of (sum of (d - mean))^2 / (1 - n_g / n) / n^2. If all
-    clusters have equally many pairs, that is the usual G / (G - 1) with G - 1 degrees of freedom.
-
-    Source: Bell and McCaffrey, "Bias reduction in standard errors for linear regression with multi-stage samples",
-    2002.
+    The standard error and its degrees of freedom are those of `ClusterSums`.
     """
 
     _before: float = 0.0
     _spread: RunningMean = field(default_factory=RunningMean)
     _first: float | None = None
-    _sizes: dict[int, list[float]] = field(default_factory=dict)
-    """By the number of pairs in a cluster: the number of clusters, the sum of their sums, and of the squared sums."""
+    _closed: ClusterSums = field(default_factory=ClusterSums)
     _first_sums: list[float] = field(default_factory=list)
     _cluster: int | None = None
     _open: list[float] = field(default_factory=lambda: [0, 0.0, 0.0])
@@ -221,10 +222,7 @@ class PairedDifferences(Struct):
     def _close(self) -> None:
         count, total, size = self._open
         if count:
-            sums = self._sizes.setdefault(int(count), [0, 0.0, 0.0])
-            sums[0] += 1
-            sums[1] += total
-            sums[2] += total**2
+            self._closed.add(int(count), total)
             self._differing += size > 0
             if self._shifts is not None:
                 mean = total / count + (self._first or 0.0)
@@ -238,12 +236,12 @@ class PairedDifferences(Struct):
         if self._first is None:
             return None
         n, clusters = self.n, self._clusters
-        centred = math.fsum(sums[1] for sums in self._sizes.values()) / n
+        centred = self._closed.total / n
         delta = self._first + centred
         varies = self._highest - self._lowest > _ROUNDING * max(abs(self._lowest), abs(self._highest))
         # Differences that do not vary are equal except for rounding, which must not count as a spread.
-        se = (self._error(centred) if varies else 0.0) if clusters > 1 else None
-        freedom = self._freedom() if clusters > 1 else 0.0
+        se = (math.sqrt(self._closed.variance) if varies else 0.0) if clusters > 1 else None
+        freedom = self._closed.freedom if clusters > 1 else 0.0
         sd = self._spread.deviation if varies else (0.0 if n > 1 else None)
         interval: Interval | None = None
         if se:
@@ -271,25 +269,6 @@ class PairedDifferences(Struct):
             shifts=None if self._shifts is None else (self._shifts[0], self._shifts[1]),
             figures=self._figures,
         )
-
-    def _error(self, mean: float) -> float:
-        """Return the standard error, for sums whose mean per pair is `mean`."""
-        total = 0.0
-        for size, (count, sums, squares) in self._sizes.items():
-            spread = squares - 2 * size * mean * sums + count * (size * mean) ** 2
-            total += max(spread, 0.0) / (1 - size / self.n)
-        return math.sqrt(total) / self.n
-
-    def _freedom(self) -> float:
-        if len(self._sizes) == 1:
-            return self._clusters - 1
-        n = self.n
-        worth = {size: size**2 / (1 - size / n) for size in self._sizes}
-        counts = {size: sums[0] for size, sums in self._sizes.items()}
-        pairs = math.fsum(counts[size] * worth[size] for size in worth) ** 2
-        own = math.fsum(counts[size] * worth[size] ** 2 for size in worth)
-        squares = math.fsum(counts[size] * size**2 for size in worth)
-        return n**2 / (squares + (pairs - own) / n**2)
 
     def _p(self, delta: float, se: float | None, freedom: float) -> float:
         if not delta:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.cluster_errors import cr2_of
 from support.sample_run import make_case, make_judged
 
 from geval_cli.engine.columns import ColumnSums, baseline_index, column_labels, columns_named
@@ -80,10 +81,10 @@ def test_means_and_rates_are_those_of_an_independent_computation(
 ) -> None:
     np, stats = pytest.importorskip("numpy"), pytest.importorskip("scipy.stats")
 
-    def score_interval(mean: float, variance: float, groups: int) -> tuple[float, float]:
+    def score_interval(mean: float, variance: float, groups: int, freedom: float) -> tuple[float, float]:
         largest = mean * (1 - mean)
         worth = largest / (((groups - 1) * variance + largest / groups) / groups)
-        t = stats.t.ppf(0.975, groups - 1)
+        t = stats.t.ppf(0.975, freedom)
         centre = (mean + t**2 / (2 * worth)) / (1 + t**2 / worth)
         half = t / (1 + t**2 / worth) * np.sqrt(largest / worth + t**2 / (4 * worth**2))
         return centre - half, centre + half
@@ -99,16 +100,15 @@ def test_means_and_rates_are_those_of_an_independent_computation(
             sum(map(len, known)),
             len(known),
         )
-        low, high = score_interval(means.mean(), stats.sem(means) ** 2, len(means))
+        low, high = score_interval(means.mean(), stats.sem(means) ** 2, len(means), len(means) - 1)
         assert stat.interval == pytest.approx((low, high), abs=1e-9)
         assert (column.errored, stat.errored) == (tests * repeats - stat.n,) * 2
 
         passes = [[score >= 0.5 for score in of_test] for of_test in known]
         n = sum(map(len, passes))
         rate = sum(map(sum, passes)) / n
-        groups = len(passes)
-        sums = sum((sum(of_test) - rate * len(of_test)) ** 2 for of_test in passes)
-        expected = score_interval(rate, groups / (groups - 1) * sums / n**2, groups)
+        error, freedom = cr2_of(passes)
+        expected = score_interval(rate, error**2, len(passes), freedom)
         assert column.pass_rate.value == pytest.approx(rate, abs=1e-12)
         assert column.pass_rate.interval == pytest.approx(expected, abs=1e-9)
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from support.cluster_errors import cr2
 
 from geval_cli.extras.compare.comparison import mcnemar_mid_p
 from geval_cli.statistics.paired import (
@@ -132,25 +133,6 @@ def test_standard_error_is_that_of_a_regression_with_clusters(seed: int, offset:
         (found.delta - one_sided, found.delta + one_sided), abs=tolerance
     )
     assert found.sd == pytest.approx(differences.std(ddof=1), abs=1e-9)
-
-
-def cr2(values: np.ndarray, places: np.ndarray) -> tuple[float, float]:
-    """Return CR2's standard error of the mean and Bell and McCaffrey's degrees of freedom, from their definition."""
-    n = len(values)
-    hat = np.ones((n, n)) / n
-    rest = np.eye(n) - hat
-    residuals = rest @ values
-    variance, columns = 0.0, []
-    for cluster in np.unique(places):
-        own = places == cluster
-        size = own.sum()
-        # The inverse root of (I - H)_gg; its directions across the column of ones are left as they are.
-        block = np.eye(size) + (1 / np.sqrt(1 - size / n) - 1) * np.ones((size, size)) / size
-        weights = block.sum(axis=0) / n
-        variance += (weights @ residuals[own]) ** 2
-        columns.append(rest[:, own] @ weights)
-    spectrum = np.linalg.eigvalsh(np.array(columns) @ np.array(columns).T)
-    return float(np.sqrt(variance)), float(spectrum.sum() ** 2 / (spectrum**2).sum())
 
 
 def test_clusters_of_several_sizes_have_a_robust_error_and_few_degrees_of_freedom() -> None:

@@ -84,7 +84,8 @@ def mean_difference(first: Sample, second: Sample, *, highest: float | None = No
         clusters = moments[place].clusters
         if mean is None or error is None:
             return None
-        found = mean_interval(mean / scale, (error / scale) ** 2, clusters, level=level)
+        freedom = moments[place].freedom
+        found = mean_interval(mean / scale, (error / scale) ** 2, clusters, level=level, freedom=freedom)
         return None if found is None else (found[0] * scale, found[1] * scale)
 
     one, other = (
@@ -207,10 +208,8 @@ def crossed_share(compared: Sequence[ComparedPair]) -> Estimate:
     """Return the mean share of comparisons across two samples, with its 95 % interval.
 
     Comparisons that share a member, on either side, are not independent: the variance is the sum of those by the
-    clusters of
-    each side, minus that by pairs of clusters, and at least as large as each. The interval is that of `mean_interval`
-    for
-    as many clusters as the smaller side has.
+    clusters of each side, minus that by pairs of clusters, and at least as large as each. The interval is that of
+    `mean_interval` for as many clusters, and degrees of freedom, as the smaller side has.
 
     Source: Cameron, Gelbach and Miller, "Robust inference with multiway clustering", 2011.
     """
@@ -225,4 +224,5 @@ def crossed_share(compared: Sequence[ComparedPair]) -> Estimate:
         return Estimate(mean, None, len(shares), clusters)
     one, other, both = ((found.standard_error() or 0.0) ** 2 for found in (first, second, crossed))
     variance = max(one, other, one + other - both)
-    return Estimate(mean, mean_interval(mean, variance, clusters), len(shares), clusters)
+    freedom = min(first.freedom or 1.0, second.freedom or 1.0)
+    return Estimate(mean, mean_interval(mean, variance, clusters, freedom=freedom), len(shares), clusters)

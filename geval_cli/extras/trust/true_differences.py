@@ -464,7 +464,7 @@ def _row(
         design=item.design,
         judge=Estimate(judge.delta, judge.interval, judge.n, judge.clusters),
         judge_p=judge.p,
-        corrected=Estimate(true.value, true.interval, sum(true.labelled), true.freedom + 1),
+        corrected=Estimate(true.value, true.interval, sum(true.labelled), min(true.clusters)),
         se=true.se,
         p=true.p,
         p_adjusted=None,

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
+from support.cluster_errors import cr2
 
 from geval_cli.extras.trust.statistics.agreement import (
     Confusion,
@@ -188,19 +189,16 @@ class TestVerdicts:
 
 
 class TestClusteredMean:
-    def test_is_the_regression_on_a_constant_with_clustered_errors(self) -> None:
-        from statsmodels.regression.linear_model import OLS
-
+    @pytest.mark.parametrize("of_one_size", [True, False])
+    def test_allows_for_clusters_of_any_size(self, of_one_size: bool) -> None:
         draw = np.random.default_rng(12)
-        groups = draw.integers(0, 15, size=120)
+        groups = np.arange(120) % 15 if of_one_size else draw.integers(0, 15, size=120)
         values = draw.normal(size=120) + groups / 10
         found = clustered_mean(values, [str(group) for group in groups])
-        fitted = OLS(values, np.ones(120)).fit(
-            cov_type="cluster", cov_kwds={"groups": groups, "use_correction": False}
-        )
-        count = len(set(groups.tolist()))
-        assert found.error == pytest.approx(float(fitted.bse[0]) * math.sqrt(count / (count - 1)), abs=EXACT)
-        assert (found.mean, found.freedom) == (pytest.approx(values.mean()), count - 1)
+
+        assert (found.error, found.freedom) == pytest.approx(cr2(values, groups), abs=EXACT)
+        assert (found.mean, found.clusters) == (pytest.approx(values.mean()), 15)
+        assert of_one_size == (found.freedom == 14)
 
     def test_of_single_items_is_the_usual_t_test(self) -> None:
         values = np.random.default_rng(13).normal(size=25)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate
+from geval_cli.statistics.intervals import ClusterSums
 
 Numbers = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -443,15 +444,16 @@ class ClusterRobustMean(Struct, frozen=True):
 
     mean: float
     error: float
-    freedom: int
+    freedom: float
+    clusters: int
 
     def p_below(self, bound: float) -> float | None:
         """Return the one-sided p-value for the true mean being below `bound`; None for a single cluster."""
-        return None if self.freedom < 1 else self._p(bound - self.mean)
+        return None if self.clusters <= 1 else self._p(bound - self.mean)
 
     def p_above(self, bound: float) -> float | None:
         """Return the one-sided p-value for the true mean being above `bound`; None for a single cluster."""
-        return None if self.freedom < 1 else self._p(self.mean - bound)
+        return None if self.clusters <= 1 else self._p(self.mean - bound)
 
     @property
     def t(self) -> float | None:
@@ -461,21 +463,16 @@ class ClusterRobustMean(Struct, frozen=True):
     def _p(self, distance: float) -> float:
         # If all clusters are equal, p is the share of sign flips that keep all signs equal.
         if self.error <= _DUST:
-            return float(2.0 ** -(self.freedom + 1)) if distance > _DUST else 1.0
+            return float(2.0**-self.clusters) if distance > _DUST else 1.0
         return float(stats.t.sf(distance / self.error, self.freedom))
 
 
 def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusterRobustMean:
-    """Return the mean of values with its cluster-robust standard error.
-
-    se² = G/(G-1) * sum over the G clusters of (sum of deviations)² / n².
-    """
-    codes = encode(clusters)
+    """Return the mean of values with its cluster-robust standard error (`ClusterSums`)."""
     mean = float(values.mean())
-    sums = np.bincount(codes, values - mean)
-    count = len(sums)
-    squares = float((sums**2).sum()) * count / (count - 1) if count > 1 else 0.0
-    return ClusterRobustMean(mean, math.sqrt(squares) / len(values), count - 1)
+    sums = ClusterSums.of((values - mean).tolist(), clusters)
+    freedom = sums.freedom if sums.clusters > 1 else 0.0
+    return ClusterRobustMean(mean, math.sqrt(sums.variance), freedom, sums.clusters)
 
 
 def effective_votes(errors: Numbers, noise: float = 0.0) -> float | None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from geval_cli.extras.trust.statistics.sequential import SequentialMean
-from geval_cli.statistics.intervals import Interval, mean_interval
+from geval_cli.statistics.intervals import ClusterSums, Interval, mean_interval
 
 MARGIN = 0.05
 """A mean shift of up to this much of the scale counts as none."""
@@ -77,15 +77,13 @@ def drift_of(pairs: Sequence[RatedTwice], margin: float = MARGIN) -> Drift | Non
     before = math.fsum(pair.before for pair in pairs) / count
     after = math.fsum(pair.after for pair in pairs) / count
     shift = math.fsum(pair.after - pair.before for pair in pairs) / count
-    of_test: defaultdict[str, list[float]] = defaultdict(list)
-    for pair in pairs:
-        of_test[pair.cluster].append(pair.after - pair.before - shift)
-    groups = len(of_test)
-    variance = None
+    sums = ClusterSums.of(
+        [pair.after - pair.before - shift for pair in pairs], [pair.cluster for pair in pairs]
+    )
+    groups, variance, interval = sums.clusters, None, None
     if groups > 1:
-        squares = math.fsum(math.fsum(distances) ** 2 for distances in of_test.values())
-        variance = groups / (groups - 1) * squares / count**2
-    interval = None if variance is None else mean_interval(shift, variance, groups, level=LEVEL, lowest=-1)
+        variance = sums.variance
+        interval = mean_interval(shift, variance, groups, level=LEVEL, lowest=-1, freedom=sums.freedom)
     flips = [(pair.passed, pair.passes) for pair in pairs if pair.passed is not None]
     return Drift(
         n=count,

@@ -11,7 +11,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from geval_cli.extras.trust.statistics.plain import Estimate, chance_at, clustered_estimate, rising_blocks
-from geval_cli.statistics.intervals import Interval, mean_interval, t_quantile, two_sided_p
+from geval_cli.statistics.intervals import ClusterSums, Interval, mean_interval, t_quantile, two_sided_p
 from geval_cli.statistics.paired import SIGNIFICANCE
 
 _Z = 1.959963984540054
@@ -86,10 +86,10 @@ def _inferred(items: Sequence[Item], *, is_rate: bool) -> Inference | None:
     interval = None
     if found is not None and groups > 1:
         if is_rate:  # the pseudo-labels replace the correction that `mean_interval` makes
-            spread = t_quantile(0.975, groups - 1) * math.sqrt(found.variance)
+            spread = t_quantile(0.975, found.freedom) * math.sqrt(found.variance)
             interval = (max(0.0, found.value - spread), min(1.0, found.value + spread))
         else:
-            interval = mean_interval(found.value, found.variance, groups)
+            interval = mean_interval(found.value, found.variance, groups, freedom=found.freedom)
     return Inference(
         Estimate(
             None if found is None else min(1.0, max(0.0, found.value)),
@@ -114,7 +114,7 @@ def labels_per_cluster(marks: Sequence[float], clusters: Sequence[str]) -> int:
     largest = share * (1 - share)
     if groups == 1 or largest <= _ROUNDING:
         return n // groups
-    shrunk = ((groups - 1) * _squared_error(marks, clusters) + largest / groups) / groups
+    shrunk = ((groups - 1) * _sums(marks, clusters).variance + largest / groups) / groups
     return min(n, max(1, math.floor(n * shrunk / largest + _ROUNDING)))
 
 
@@ -139,15 +139,10 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _squared_error(values: Sequence[float], clusters: Sequence[str]) -> float:
-    """Return the squared clustered standard error of a mean; 0 for fewer than two clusters."""
+def _sums(values: Sequence[float], clusters: Sequence[str]) -> ClusterSums:
+    """Return the sums from which the standard error of the mean of clustered values follows."""
     mean = _mean(values) if values else 0.0
-    sums: dict[str, float] = {}
-    for value, cluster in zip(values, clusters, strict=True):
-        sums[cluster] = sums.get(cluster, 0.0) + value - mean
-    count = len(sums)
-    squares = math.fsum(total**2 for total in sums.values())
-    return squares * count / (count - 1) / len(values) ** 2 if count > 1 else 0.0
+    return ClusterSums.of((value - mean for value in values), clusters)
 
 
 LEAST_LABELLED = 15
@@ -177,7 +172,7 @@ class TrueDifference(Struct, frozen=True):
 
     value: float
     se: float | None
-    freedom: int
+    freedom: float
     judge: float
     weights: tuple[float, ...]
     labelled: tuple[int, int]
@@ -201,7 +196,14 @@ class TrueDifference(Struct, frozen=True):
         """
         if self.se is None or not self.is_binary:
             return self._interval(alpha)
-        return mean_interval(self.value, self.se**2, self.freedom + 1, level=1 - 2 * alpha, lowest=-1.0)
+        return mean_interval(
+            self.value,
+            self.se**2,
+            min(self.clusters),
+            level=1 - 2 * alpha,
+            lowest=-1.0,
+            freedom=self.freedom,
+        )
 
     def _interval(self, alpha: float) -> Interval | None:
         if self.se is None:
@@ -228,7 +230,7 @@ def infer_difference(pairs: Sequence[Item]) -> TrueDifference | None:
     return TrueDifference(
         value=found.value,
         se=se,
-        freedom=count - 1,
+        freedom=found.freedom if count > 1 else 0,
         judge=_mean([pair.judged for pair in pairs]),
         weights=(found.weight,),
         labelled=(len(found.clusters), len(found.clusters)),
@@ -259,7 +261,7 @@ def infer_shift(before: Sequence[Item], after: Sequence[Item]) -> TrueDifference
     return TrueDifference(
         value=later.value - earlier.value,
         se=se,
-        freedom=min(clusters) - 1,
+        freedom=min(earlier.freedom, later.freedom) if min(clusters) > 1 else 0,
         judge=_mean([item.judged for item in after]) - _mean([item.judged for item in before]),
         weights=(earlier.weight, later.weight),
         labelled=(len(earlier.clusters), len(later.clusters)),
@@ -292,8 +294,13 @@ class _Corrected(Struct):
     @property
     def variance(self) -> float:
         """The squared standard error, clustered separately over labelled and unlabelled items."""
-        of_rest = self.weight**2 * _squared_error(self.others, self.other_clusters)
-        return of_rest + _squared_error(self.differences, self.clusters)
+        of_rest = self.weight**2 * _sums(self.others, self.other_clusters).variance
+        return of_rest + _sums(self.differences, self.clusters).variance
+
+    @property
+    def freedom(self) -> float:
+        """The degrees of freedom of the variance: those of the labelled items, of which there are fewest."""
+        return _sums(self.differences, self.clusters).freedom
 
     def influences(self) -> dict[str, float]:
         """Return the influence of each cluster on the mean."""
@@ -383,7 +390,7 @@ def residuals_carry_over(
     if not residuals:
         return None
     counts = len(residuals), len(set(clusters))
-    return carry_over(_mean(residuals), _squared_error(residuals, clusters), counts, margin, marks=marks)
+    return carry_over(_mean(residuals), _sums(residuals, clusters).variance, counts, margin, marks=marks)
 
 
 def carry_over(
