@@ -21,8 +21,9 @@ from geval_cli.assertions.base import (
 )
 from geval_cli.errors import Problem, Severity, UnjudgeableError
 from geval_cli.judge.source import ENDS
-from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, trimmed
+from geval_cli.numbers import fixed, format_score, format_score_beside, format_threshold, plural, trimmed
 from geval_cli.patterns import compile_later
+from geval_cli.providers.wire.chat import IMPOSSIBLE_LOGPROB
 from geval_cli.providers.wire.finish_reasons import KNOWN_REASONS, known_end, withheld
 from geval_cli.records import ModelResponse, Status
 from geval_cli.source.problems import did_you_mean
@@ -88,6 +89,13 @@ def _perplexity(response: ModelResponse | None, tools: Tools) -> float:
         raise UnjudgeableError(
             "the answer came without token probabilities",
             hint="perplexity needs a provider that gives logprobs, for example an OpenAI chat model",
+        )
+    # Also what OpenAI writes for a token that is not among the 20 likeliest.
+    unknown = sum(token.logprob <= IMPOSSIBLE_LOGPROB for token in tokens)
+    if unknown:
+        raise UnjudgeableError(
+            f"the probability of {unknown:,} of {plural(len(tokens), 'token')} is not known",
+            hint="lower the `temperature`: some APIs give no probability for unlikely tokens",
         )
     mean = sum(token.logprob for token in tokens) / len(tokens)
     return math.exp(min(-mean, _LARGEST_EXPONENT))

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -7,6 +8,7 @@ from support.verdicts import judged
 from geval_cli.assertions.base import Subject
 from geval_cli.assertions.registry import wants_logprobs
 from geval_cli.errors import UnjudgeableError
+from geval_cli.providers.wire.chat import parse_token_logprobs
 from geval_cli.records import Choice, ModelResponse, Status, TokenLogprob
 
 HALF = math.log(0.5)
@@ -38,9 +40,23 @@ def test_verdicts(kind: str, threshold: float | None, status: Status, score: flo
     assert result.score == pytest.approx(score)
 
 
-def test_an_impossible_token_makes_a_very_large_number_and_no_overflow() -> None:
-    assert judged("perplexity", "x", seen=answered(-9999.0), threshold=10).status is Status.FAILED
-    assert judged("perplexity-score", "x", seen=answered(-9999.0)).score == pytest.approx(0)
+def test_unlikely_tokens_make_a_very_large_number_and_no_overflow() -> None:
+    assert judged("perplexity", "x", seen=answered(-9998.0), threshold=10).status is Status.FAILED
+    assert judged("perplexity-score", "x", seen=answered(-9998.0)).score == pytest.approx(0)
+
+
+@pytest.mark.parametrize("kind", ["perplexity", "not-perplexity", "perplexity-score", "not-perplexity-score"])
+@pytest.mark.parametrize("threshold", [None, 0.5])
+@pytest.mark.parametrize("logprob", ["null", '"-0.1"', "NaN", "-Infinity", "-9999.0", "1e999"])
+def test_a_token_of_unknown_probability_leaves_the_verdict_open(
+    kind: str, threshold: float | None, logprob: str
+) -> None:
+    entries = ('{"token": "a", "logprob": -0.1}', f'{{"token": "b", "logprob": {logprob}}}')
+    raw = {"content": [json.loads(entry) for entry in entries]}
+    response = ModelResponse((Choice("ab", token_logprobs=parse_token_logprobs(raw)),))
+    keys = {} if threshold is None else {"threshold": threshold}
+    with pytest.raises(UnjudgeableError, match="1 of 2 tokens is not known"):
+        judged(kind, "ab", seen=Subject(case(), "ab", "the prompt", response=response), **keys)
 
 
 @pytest.mark.parametrize("seen", [answered(), Subject(case(), "x", "p")])
