@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -28,7 +29,9 @@ from geval_cli.extras.graded.verdicts import parse_plain
 from geval_cli.judge.calls import gather_all
 from geval_cli.judge.estimate import passes
 from geval_cli.judge.prompt import Block, user_message
+from geval_cli.judge.replies import PLACEHOLDER
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
+from geval_cli.patterns import compile_later
 from geval_cli.providers.base import EMBEDDING
 from geval_cli.records import ModelRequest, Purpose, Role, Status
 from geval_cli.specs.promptfoo import JudgesSpec
@@ -196,16 +199,30 @@ def _compared(spec: SimilarAssertion, text: str, found: float) -> Outcome:
     return Outcome.graded(score, reason, threshold, is_default=is_default, similarity=found)
 
 
+# A reply that begins in this way and asks nothing.
+_NO_QUESTION = compile_later(
+    r"\W*(?:none|n/?a|null|(?:there is |there's )?no question\b|as an ai\b|(?:i['\u2019]?m |i am )?(?:very )?sorry\b"
+    r"|i (?:can\s?not|can['\u2019]?t|could not|couldn['\u2019]?t|am (?:unable|not able)|was (?:unable|not able))\b)"
+    r"[^?\uff1f\u061f]*",
+    re.IGNORECASE,
+)
+_FENCE = compile_later(r"```\w* (.*) ```")
+
+
 def _made_up_question(text: str) -> str:
     """Return the question that a judge wrote, even if it is the only text in a JSON object."""
     answer = parse_plain(text)
+    fenced = _FENCE.fullmatch(answer)
+    answer = fenced[1] if fenced else answer
     try:
         found = parse_strict_json(answer)
     except ValueError:
-        return answer
+        found = answer
+    if isinstance(found, dict) and "error" in found:
+        found = None
     values = found.values() if isinstance(found, dict) else found if isinstance(found, list) else [found]
     questions = [value for value in values if isinstance(value, str) and value.strip()]
-    if len(questions) != 1:
+    if len(questions) != 1 or PLACEHOLDER.fullmatch(questions[0]) or _NO_QUESTION.fullmatch(questions[0]):
         raise JudgeParseError("the judge's reply has no question", raw_text=text)
     return questions[0]
 

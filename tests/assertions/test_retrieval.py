@@ -150,13 +150,41 @@ def test_answer_relevance_is_the_mean_nearness_of_made_up_questions(
     assert result.detail["questions"] == ["Q?", "Q?", "Q?"]
 
 
-@pytest.mark.parametrize("reply", [" ", "{}", "null", "7", '{"reason": 1}', '{"a": "Q?", "b": "R?"}'])
+NO_QUESTIONS = (
+    "I cannot generate a question.",
+    "I\u2019m sorry, there is nothing to ask.",
+    "No question fits this answer.",
+    "None",
+    "N/A.",
+    "...",
+    "<the question>",
+)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *(" ", "{}", "null", "7", '{"reason": 1}', '{"a": "Q?", "b": "R?"}', '{"error": "overloaded"}'),
+        *NO_QUESTIONS,
+        *(json.dumps({"question": text}) for text in NO_QUESTIONS),
+    ],
+)
 def test_a_reply_without_a_question_is_an_error(reply: str) -> None:
     with pytest.raises(JudgeError):
         graded("answer-relevance", graded_tools(reply, vectors=VECTORS), test=CONTEXT)
 
 
-@pytest.mark.parametrize("reply", ['{"question": "Q?"}', '"Q?"', '["Q?"]', "Q?"])
+@pytest.mark.parametrize(
+    "reply", ["I can't log in. Why?", "None of the shops is open, is it\uff1f", "Tell me all."]
+)
+def test_a_question_may_begin_as_a_refusal_does(reply: str) -> None:
+    tools = graded_tools(judge=SpeakingJudge([reply]), vectors={**VECTORS, reply: [1, 0]})
+    assert graded("answer-relevance", tools, test=CONTEXT).score == 1
+
+
+@pytest.mark.parametrize(
+    "reply", ['{"question": "Q?"}', '"Q?"', '["Q?"]', "Q?", '```json\n{"question": "Q?"}\n```']
+)
 def test_a_question_in_json_is_the_question(reply: str) -> None:
     tools = graded_tools(judge=SpeakingJudge([reply]), vectors=VECTORS)
     assert graded("answer-relevance", tools, test=CONTEXT).detail["questions"] == ["Q?"] * 3
