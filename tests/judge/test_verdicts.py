@@ -265,6 +265,22 @@ def test_spellings_of_not_attributed(tag: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "reason",
+    [
+        "[see passage 2]",
+        "(attributed to the first passage)",
+        "as [1] has it",
+        "[it](https://wiki.test) too",
+        "[a]",
+    ],
+)
+def test_words_in_brackets_before_a_tag_are_none(reason: str) -> None:
+    for numbers in ("12", ("1.", "2)")):
+        reply = f"{numbers[0]} a {reason} [Attributed]\n{numbers[1]} b {reason} [Not Attributed]"
+        assert parse_attributions(reply) == (True, False)
+
+
+@pytest.mark.parametrize(
     ("sentences", "is_read"),
     [(["It is red."], False), (["It is red.", "It is old."], True), (["It is red", "old", "big, too"], True)],
 )

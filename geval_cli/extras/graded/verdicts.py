@@ -64,7 +64,7 @@ _ATTRIBUTED = re.compile(r"\[((?:not|non|un)[\s_-]{0,3})?attributed\]", re.IGNOR
 
 # What judges write in place of these tags: [Partially Attributed], (attributed), [nicht belegt] at the end of a line.
 _OTHER_TAG = re.compile(
-    r"[\[(][^\[\]()\n]{0,60}attribut[^\[\]()\n]{0,60}[\])]|\[[^\W\d][^\[\]()\n]{0,60}\][\s*_.|]*$",
+    r"[\[(](?:\w{1,20}[\s_-]){0,2}\w{0,20}attribut\w{0,9}[\])]|\[[^\W\d][^\[\]()\n]{0,60}\][\s*_.|]*$",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -277,7 +277,7 @@ def parse_attributions(text: str, truth: str = "") -> tuple[bool, ...]:
             raise JudgeParseError("the judge's reply contradicts itself about one sentence", raw_text=text)
         starts = [found.start() for found in _NUMBERED.finditer(answer)]
         items = [answer[start:end] for start, end in zip(starts, [*starts[1:], None], strict=False)]
-        if _OTHER_TAG.search(_ATTRIBUTED.sub("", answer)) or not all(map(_ATTRIBUTED.search, items)):
+        if _OTHER_TAG.search(_ATTRIBUTED.sub("\ue000", answer)) or not all(map(_ATTRIBUTED.search, items)):
             raise JudgeParseError("the judge's reply does not say of each sentence what it is", raw_text=text)
         said = {f"{tags[0].string}{place}": tags[0][1] is None for place, tags in enumerate(lines) if tags}
     if not said:
