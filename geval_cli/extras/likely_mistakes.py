@@ -9,13 +9,14 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
+from geval_cli.assertions.geval_metric import GEvalFields
 from geval_cli.engine.plan import Plan, SelectedTests, names_of
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.redaction import MIN_ECHOED_CHARS
-from geval_cli.records import JsonValue
+from geval_cli.records import TEST_TEXTS, JsonValue
 from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
 from geval_cli.source.source_map import KeyPath, SourcePath, format_key_path
 from geval_cli.specs.base import PromptSpec, Spec
@@ -100,7 +101,7 @@ class LikelyMistakes(Struct):
     _has_users: bool = False
     _profiles_are_used: bool = False
     _unused: dict[str, _Unused] = field(default_factory=dict)
-    _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, tuple[str, ...], int]] = field(
+    _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, KeyPath, int]] = field(
         default_factory=dict
     )
 
@@ -199,7 +200,7 @@ class LikelyMistakes(Struct):
                     frozenset(test.vars),
                 )
 
-    def _home(self, test: MergedTest, keys: tuple[str, ...]) -> SourcePath | Location:
+    def _home(self, test: MergedTest, keys: KeyPath) -> SourcePath | Location:
         """Return where a key of a test is defined: in the test itself, else in `defaultTest`."""
         default = self._all_tests.default if self._all_tests is not None else None
         if not isinstance(test.place, SourcePath) or default is None or test.place.has(*keys):
@@ -239,10 +240,12 @@ class LikelyMistakes(Struct):
             yield from self._of_unused(name for name in self._unused if name not in braced)
         yield from self._of_gone()
         for (where, written), (place, keys, count) in self._unrendered.items():
+            is_for_judge = keys[0] in {"guidelines", "rubric"}
+            what, home = ("guidelines and rubrics", "criteria") if is_for_judge else ("test values", "prompt")
             yield Problem(
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
                 _location(place, keys),
-                "test values are not templates: put it into the prompt, or write the value out",
+                f"{what} are not templates: put it into the {home}, or write the value out",
                 severity=Severity.WARNING,
             )
         for name, (location, count) in self._letters.items():
@@ -450,23 +453,40 @@ class LikelyMistakes(Struct):
             yield Problem(message, None, hint, severity=Severity.WARNING)
 
     def _note_unrendered(self, test: MergedTest) -> None:
-        named: list[tuple[tuple[str, ...], JsonValue]] = [
-            (("input",), test.input),
-            (("expected_output",), test.expected_output),
-            (("context",), test.context),
-        ]
+        named: list[tuple[KeyPath, JsonValue]] = []
+        for name in TEST_TEXTS:
+            value = getattr(test, name)
+            named += (
+                [((name, index), item) for index, item in enumerate(value)]
+                if isinstance(value, tuple)
+                else [((name,), value)]
+            )
+        named += [(("turns", index), turn.content) for index, turn in enumerate(test.turns)]
         if not self.plan.suite.rules.nested_variables:
             named += [(("vars", name), value) for name, value in test.vars.items()]
         for keys, value in named:
-            if not isinstance(value, str) or "{{" not in value:
-                continue
-            for match in _TAG.finditer(value):
-                word = _WORD.match((match[1] or "").strip())
-                if word is not None and word[0] in test.variables:
-                    key = ".".join(keys), match[0]
-                    place, at, count = self._unrendered.get(key) or (self._home(test, keys), keys, 0)
-                    if count or len(self._unrendered) < _NAMES_MAX:
-                        self._unrendered[key] = place, at, count + 1
+            if isinstance(value, str) and "{{" in value:
+                self._note_expressions(test, value, keys, self._home(test, keys))
+        for spec in each_assertion(test.assertions):
+            if isinstance(spec, GEvalFields) and not self.plan.suite.rules.nested_variables:
+                of_judge = [(("guidelines", index), text) for index, text in enumerate(spec.guidelines or ())]
+                of_judge += [
+                    (("rubric", index), band.description) for index, band in enumerate(spec.rubric or ())
+                ]
+                for keys, text in of_judge:
+                    if "{{" in text:
+                        self._note_expressions(test, text, keys, spec.place)
+
+    def _note_expressions(
+        self, test: MergedTest, text: str, keys: KeyPath, home: SourcePath | Location
+    ) -> None:
+        for match in _TAG.finditer(text):
+            word = _WORD.match((match[1] or "").strip())
+            if word is not None and word[0] in test.variables:
+                key = format_key_path(keys), match[0]
+                place, at, count = self._unrendered.get(key) or (home, keys, 0)
+                if count or len(self._unrendered) < _NAMES_MAX:
+                    self._unrendered[key] = place, at, count + 1
 
     def _read_test(self, test: MergedTest) -> None:
         # Tests share objects, which are read only once: the last test's are kept, so that their ids are not reused.
@@ -560,7 +580,7 @@ def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: 
     )
 
 
-def _location(place: SourcePath | Location, keys: tuple[str, ...]) -> Location | None:
+def _location(place: SourcePath | Location, keys: KeyPath) -> Location | None:
     if not isinstance(place, SourcePath):
         return place
     return place.key(*keys) or place.value(*keys) or place.value()

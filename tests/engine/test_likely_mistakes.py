@@ -462,3 +462,58 @@ def test_assertions_that_are_data_of_a_test_are_told_once(
 def test_a_variable_called_assert_is_not_told(tmp_path: Path, value: object) -> None:
     tests = [{"vars": {"q": "x", "assert": value}, "metadata": {"assert": value}, "assert": [USED]}]
     assert warnings(tmp_path, prompts=["{{ q }} {{ assert }}"], tests=tests) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        ({"role": "A clerk of {{ q }}"}, "role"),
+        ({"scenario": "{{ q }} is late"}, "scenario"),
+        ({"expected_outcome": "{{ q }} is sent"}, "expected_outcome"),
+        ({"expected_output": "{{ q }}"}, "expected_output"),
+        ({"context": ["a", "{{ q }}"]}, "context[1]"),
+        ({"context": "{{ q }}"}, "context"),
+        ({"retrieval_context": ["{{ q }}"]}, "retrieval_context[0]"),
+        ({"turns": [{"user": "Where is {{ q }}?"}]}, "turns[0]"),
+        (
+            {
+                "turns": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "{{ q | upper }}"},
+                ]
+            },
+            "turns[1]",
+        ),
+    ],
+)
+def test_an_expression_in_any_text_of_a_test_is_told(
+    tmp_path: Path, part: dict[str, object], where: str
+) -> None:
+    """A text of the test is shown to the model and the judge as it is written."""
+    test = {"vars": {"q": "x"}, "assert": [USED], **part}
+    prompt = "{{ q }} {{ input }}" if "turns" in part else "{{ q }}"
+    told = [line for line in warnings(tmp_path, prompts=[prompt], tests=[test]) if "rendered" in line]
+    written = "{{ q | upper }}" if where == "turns[1]" else "{{ q }}"
+    hint = "test values are not templates: put it into the prompt, or write the value out"
+    assert told == [f"`{written}` in `{where}` is not rendered; {hint}"]
+
+
+@pytest.mark.parametrize(
+    ("part", "where"),
+    [
+        ({"guidelines": ["Short is good", "{{ q }} must be in it"]}, "guidelines[1]"),
+        ({"rubric": {0: "no {{ q }}", 10: "good"}}, "rubric[0]"),
+        ({"rubric": [[0, "bad"], [10, "{{q}}"]]}, "rubric[1]"),
+        ({"rubric": {0: "no {{ other }}", 10: "good"}, "guidelines": ["Write {{ name }}"]}, ""),
+    ],
+)
+def test_an_expression_in_guidelines_or_a_rubric_is_told(
+    tmp_path: Path, part: dict[str, object], where: str
+) -> None:
+    """Only criteria, steps and checklists are templates; the judge would rate by the braces."""
+    check = {"type": "g-eval", "criteria": "x", "provider": "openai:gpt-4.1", **part}
+    told = [line for line in warnings(tmp_path, tests=written_tests(check=check)) if "rendered" in line]
+    hint = "guidelines and rubrics are not templates: put it into the criteria, or write the value out"
+    assert [line.partition(" in ")[2] for line in told] == (
+        [f"`{where}` is not rendered; {hint}"] if where else []
+    )
