@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from geval_cli.cli.options import ProblemFormat
 from geval_cli.cli.problems import print_annotations, print_problems
-from geval_cli.cli.run import check_all
+from geval_cli.cli.run import check_all, keep_inputs
 from geval_cli.errors import ConfigError, ExitCode, OutputError, UsageError
 from geval_cli.extras.export import PortableSuite, read_portable_suite
 from geval_cli.extras.json_schema import config_json_schema
@@ -56,6 +56,7 @@ def validate_configs(
     if sandbox is not None:
         sandbox.confine(requests, outputs=[] if output is None else [output])
     prepared, problems = check_all(requests, is_going_to_run=False)
+    keep_inputs([] if output is None else [output], requests, prepared)
     if output is not None and file_format is not None:
         text = write_problems(problems, file_format, origin=Origin.CONFIG, workspace=Path())
         _write(output, text, is_told=form is ProblemFormat.FULL)

@@ -44,6 +44,7 @@ from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
+from geval_cli.source.files import FILE_PART
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.home import (
@@ -184,10 +185,7 @@ def run_configs(
     check_one_config(requests, display.outputs, "run")
     check_output_paths(display.outputs)
     outputs = [*display.outputs, *([display.log_file] if display.log_file else [])]
-    for path in outputs:
-        if path.resolve() in {request.config.resolve() for request in requests}:
-            hint = "choose another file, or the config would be overwritten"
-            raise ConfigError([Problem(f"cannot write to {path}: it is the config", hint=hint)])
+    keep_inputs(outputs, requests)
     is_new_home = named_home(home, os.environ) is None and not _home(None).exists()
     if sandbox is not None:
         sandbox.confine(requests, _made(state_folders(home, cache), is_offline=cache.is_offline), outputs)
@@ -198,6 +196,7 @@ def run_configs(
         if traces is not None:
             requests = [replace(request, has_collector=traces.is_heard) for request in requests]
         prepared = prepare_all(requests)
+        keep_inputs(outputs, requests, prepared)
         if sandbox is not None:
             sandbox.narrow(prepared, frozenset() if traces is None else traces.ports)
         restore_keyboard_interrupt()
@@ -277,6 +276,30 @@ def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True)
         raise ConfigError(problems)
     print_problems(problems)
     return prepared
+
+
+def keep_inputs(
+    outputs: Sequence[Path], requests: Sequence[RunRequest], prepared: Sequence[PreparedRun] = ()
+) -> None:
+    """Refuse to overwrite what is read: the configs, and the files that they name.
+
+    Raises:
+        ConfigError: one of the outputs is such a file.
+    """
+    configs = {path.resolve() for request in requests for path in (request.config, *request.joined)}
+    named = {
+        (run.suite.base_dir / part.removeprefix(FILE_PART)).resolve()
+        for run in (prepared if outputs else ())
+        for part in run.suite.parts
+        if part.startswith(FILE_PART)
+    }
+    for path in outputs:
+        if path.resolve() in configs:
+            hint = "choose another file, or the config would be overwritten"
+            raise ConfigError([Problem(f"cannot write to {path}: it is the config", hint=hint)])
+        if path.resolve() in named and path.is_file():
+            hint = "choose another file, or it would be overwritten"
+            raise ConfigError([Problem(f"cannot write to {path}: the config reads it", hint=hint)])
 
 
 def check_all(
