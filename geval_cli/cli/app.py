@@ -198,6 +198,7 @@ class Commands(TyperGroup):
 
 
 _SUMMARY_MAX = 60
+_MOST_RUNS = 1_000_000_000  # SQLite knows no larger numbers than 64 bits
 _NAME_WIDTH = len("calibrate")
 _WIDTH_MAX = 120
 
@@ -512,7 +513,9 @@ def list_runs(
 
     if config is not None:
         config = config_groups([config], merge=False)[0][0]  # a folder stands for the config in it
-    print_runs(given.home, config=config, tags=parse_tags(tags or ()), limit=limit, as_json=as_json)
+    print_runs(
+        given.home, config=config, tags=parse_tags(tags or ()), limit=min(limit, _MOST_RUNS), as_json=as_json
+    )
 
 
 @app.command()

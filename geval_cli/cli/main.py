@@ -1,5 +1,6 @@
 """The entry point of the process: quick answers, and the boundary that turns errors into exit codes."""
 
+import errno
 import os
 import signal
 import sys
@@ -141,6 +142,13 @@ def _run_command() -> int:
         if not shows_tracebacks and (limit := MachineLimitError.of(error)):
             sys.stderr.write(f"error: {limit.message} ({limit.hint}); finished cases are kept\n")
             return limit.exit_code
+        if not shows_tracebacks and isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            # A system call may be the first to find out, wherever a name comes from: an option, a config, a row
+            name = str(error.filename or "")
+            sys.stderr.write(
+                f"error: the file name is too long: `{name[:60]}...` ({len(name):,} characters)\n"
+            )
+            return ExitCode.USAGE
         _print_traceback()
         from geval_cli.plugins import source_of_bug
 

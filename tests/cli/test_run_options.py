@@ -345,3 +345,65 @@ def test_an_option_that_would_do_nothing_is_refused_before_anything_is_read(
 )
 def test_a_resumed_run_is_told_the_options_that_it_needs(given: dict[str, Any], said: str | None) -> None:
     assert repeated_options(RunOptions(**given)) == said
+
+
+READS = {
+    "tests.csv": "q,assert.contains\na,a\n",
+    "tests.jsonl": '{"q": "file://data/b.txt", "assert.contains": "b"}\n',
+    "prompts/p.md": "hi {{ q }}",
+    "data/b.txt": "b",
+    "c.json": '{"prompts": ["file://prompts/*.md"], "providers": ["echo"],'
+    ' "tests": ["file://tests.csv", "file://tests.jsonl"]}',
+}
+
+
+@pytest.mark.parametrize("option", ["-o", "--log-file"])
+@pytest.mark.parametrize(
+    "name", ["tests.csv", "./tests.jsonl", "prompts/../prompts/p.md", "c.json", "data/b.txt"]
+)
+def test_no_file_that_the_config_reads_is_overwritten(tmp_path: Path, option: str, name: str) -> None:
+    """`-o tests.csv` beside `tests: file://tests.csv` cost the tests, after the run had been paid for."""
+    for path, text in READS.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    if option == "-o" and name == "data/b.txt":
+        name = "tests.csv"  # a .txt file cannot be written
+    run = run_geval("run", "c.json", option, name, cwd=tmp_path)
+    assert run.code == 2, run.stderr
+    assert f"cannot write to {Path(name)}: " in run.stderr
+    assert {path: (tmp_path / path).read_text(encoding="utf-8") for path in READS} == READS
+    assert run_geval("run", "c.json", option, "new.jsonl", cwd=tmp_path).code == 0
+    assert run_geval("run", "c.json", option, "new.jsonl", cwd=tmp_path).code == 0
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", LONG),
+        ("run", f"{LONG}/c.json"),
+        ("validate", LONG),
+        ("lock", LONG),
+        ("list", "--home", LONG),
+        ("run", "c.json", "--home", LONG),
+        ("cache", "prune", "--home", LONG),
+        ("run", "labelled.json"),
+    ],
+)
+def test_a_file_name_that_is_too_long_is_no_bug(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "c.json").write_text('{"tests": [{"output": "a"}]}', encoding="utf-8")
+    (tmp_path / "labelled.json").write_text(
+        f'{{"tests": [{{"output": "a"}}], "labels": "{LONG}"}}', encoding="utf-8"
+    )
+    run = run_geval(*words, cwd=tmp_path)
+    assert (run.code, "Traceback" in run.stderr) == (2, False)
+    assert "error: the file name is too long: `" in run.stderr
+
+
+def test_a_limit_larger_than_the_database_knows_is_no_limit(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"tests": [{"output": "a"}]}', encoding="utf-8")
+    assert run_geval("run", "c.json", cwd=tmp_path).code == 0
+    run = run_geval("list", "--limit", "9" * 30, "--json", cwd=tmp_path)
+    assert (run.code, run.stdout.count('"c.json"')) == (0, 1), run
