@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -631,8 +632,11 @@ def as_typed(words: Sequence[str], commands: Sequence[str]) -> list[str]:
     `eval -c FILE` becomes `run FILE`, and `help run` becomes `run --help`.
 
     Raises:
-        UsageError: there is no such command.
+        UsageError: there is no such command, or an argument is empty.
     """
+    if any(word == "" and not before.startswith("-") for before, word in pairwise(words)):
+        # As a path, it would be the current folder and the config there
+        raise UsageError("an argument is empty", hint="leave it out, or set the variable of your shell")
     if words and words[0] == "import" and "import" in commands:
         # `geval import FILE` means `geval import suite FILE`.
         verb, *rest = words

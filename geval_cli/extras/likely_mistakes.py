@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
 from geval_cli.assertions.geval_metric import GEvalFields
+from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.plan import Plan, SelectedTests, names_of
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.numbers import plural
@@ -157,8 +158,15 @@ class LikelyMistakes(Struct):
         for name, text in test.vars.items():
             self._note_file(text, test.place, "vars", name)
         for part, entries in (("vars", test.vars), ("metadata", test.metadata)):
-            for name in _CHECKS.intersection(entries):
-                self._note_checks(test, entries[name], part, name)
+            for name, value in entries.items():
+                # promptfoo's reader tells of `vars.assert` itself
+                is_told = (
+                    name == "assert"
+                    and part == "vars"
+                    and self.plan.suite.rules.template_language != "strict"
+                )
+                if isinstance(value, list | Mapping) and not is_told:
+                    self._note_checks(test, value, part, name)
         self._names.update(test.vars)
         for name in test.vars.keys() - self._shown.keys() if self._keys else ():
             text = test.vars[name]
@@ -181,7 +189,7 @@ class LikelyMistakes(Struct):
         if test.transform_vars is not None or test.promptfoo.made_vars:
             self.sees_all = True
             return
-        told = {name for name in _CHECKS if f"vars.{name}" in self._misplaced}
+        told = {key.removeprefix("vars.") for key in self._misplaced}
         new = [name for name in test.vars if name not in self._used | _READ_BY_NAME | told]
         if new:
             self._read_test(test)
@@ -281,7 +289,8 @@ class LikelyMistakes(Struct):
         for key, (name, location, count) in self._misplaced.items():
             of_tests = f" of {count:,} tests" if count > 1 else ""
             message = f"`{key}`{of_tests} is data, so its assertions check nothing"
-            hint = f"write `{name}` beside `{key.partition('.')[0]}`, not below it"
+            beside = f"beside `{key.partition('.')[0]}`, not below it"
+            hint = f"write `{name}` {beside}" if name in _CHECKS else f"write them as `assert` {beside}"
             yield Problem(message, location, hint, severity=Severity.WARNING)
         for location in self._hidden:
             message = "a secret of the config or the environment is masked in answers, so this is never found"
@@ -334,6 +343,10 @@ class LikelyMistakes(Struct):
                 yield _unused(
                     [name], found, _location(found.place, ("vars", name)), f"did you mean `{near}`?"
                 )
+            elif _is_clearly_a_type(name):
+                at = _location(found.place, ("vars", name))
+                how = "write it under `assert`" if found.is_in_config else f"call it `assert.{name}`"
+                yield _unused([name], found, at, f"to check by it, {how}")
             elif found.is_in_config:  # tables may also have columns meant for people
                 together.setdefault(_location(found.place, ()), []).append(name)
         for unused in together.values():
@@ -413,7 +426,8 @@ class LikelyMistakes(Struct):
     def _note_checks(self, test: MergedTest, value: JsonValue, part: str, name: str) -> None:
         """Record assertions that are data of the test, which is only a matter of two spaces in YAML."""
         items = value if isinstance(value, list) else [value]
-        if any(isinstance(item, Mapping) and "type" in item for item in items):
+        types = [item.get("type") for item in items if isinstance(item, Mapping)]
+        if any(_is_clearly_a_type(kind) or (kind is not None and name in _CHECKS) for kind in types):
             at = _location(self._home(test, (part, name)), (part, name))
             _, at, count = self._misplaced.get(f"{part}.{name}") or (name, at, 0)
             self._misplaced[f"{part}.{name}"] = name, at, count + 1
@@ -541,6 +555,14 @@ class LikelyMistakes(Struct):
         if not tag.isascii() or "-" in tag or "[" in tag:  # it may contain names that are not words
             self._tags.add(tag)
         self.sees_all = self.sees_all or "vars" in words
+
+
+def _is_clearly_a_type(name: object) -> bool:
+    """Return whether a name is one of an assertion type, and hardly means anything else, as `cost` may."""
+    base = name.removeprefix("not-") if isinstance(name, str) else ""
+    return base in ASSERTION_TYPES and (
+        "-" in str(name) or base in {"contains", "icontains", "equals", "regex"}
+    )
 
 
 def _by_key(variables: Mapping[str, JsonValue]) -> dict[KeyPath, JsonValue]:

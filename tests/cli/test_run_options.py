@@ -407,3 +407,15 @@ def test_a_limit_larger_than_the_database_knows_is_no_limit(tmp_path: Path) -> N
     assert run_geval("run", "c.json", cwd=tmp_path).code == 0
     run = run_geval("list", "--limit", "9" * 30, "--json", cwd=tmp_path)
     assert (run.code, run.stdout.count('"c.json"')) == (0, 1), run
+
+
+@pytest.mark.parametrize(
+    "words", [("run", ""), ("run", "c.json", ""), ("validate", ""), ("lock", ""), ("compare", "", "latest")]
+)
+def test_an_empty_argument_is_no_folder(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """`geval run "$CONFIG"` with an unset variable ran, and paid for, the config of the current folder."""
+    for name in ("c.json", "gevalconfig.json"):
+        (tmp_path / name).write_text('{"tests": [{"output": "a"}]}', encoding="utf-8")
+    run = run_geval(*words, cwd=tmp_path)
+    assert (run.code, run.stderr.splitlines()[0]) == (2, "error: an argument is empty")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.json", "gevalconfig.json"]

@@ -1,5 +1,6 @@
 """Warnings about what a config hardly means, and the many ways of using a variable that are no mistake."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 
@@ -517,3 +518,40 @@ def test_an_expression_in_guidelines_or_a_rubric_is_told(
     assert [line.partition(" in ")[2] for line in told] == (
         [f"`{where}` is not rendered; {hint}"] if where else []
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["contains", "icontains", "equals", "not-contains", "g-eval", "not-is-json", "cost"]
+)
+def test_a_column_with_the_name_of_an_assertion_is_told(tmp_path: Path, name: str) -> None:
+    """A column `contains` is a variable; its tests, beside others with assertions, would be green without a check."""
+    (tmp_path / "t.csv").write_text(f"q,{name},assert.icontains\nx,a,\ny,,y\n", encoding="utf-8")
+    told = f"the variable `{name}` of 2 tests is not used; to check by it, call it `assert.{name}`"
+    assert warnings(tmp_path, prompts=["{{ q }}"], tests="file://t.csv") == ([] if name == "cost" else [told])
+
+
+@pytest.mark.parametrize(
+    ("value", "is_told"),
+    [
+        ([{"type": "contains", "value": "z"}], True),
+        ({"type": "not-g-eval", "criteria": "z"}, True),
+        ([{"type": "cost"}], False),
+        ([{"type": "function", "name": "find"}], False),
+        ([{"kind": "contains"}], False),
+        ("contains", False),
+    ],
+)
+def test_assertions_under_another_key_of_a_row_are_told(tmp_path: Path, value: object, is_told: bool) -> None:
+    rows = [{"q": "x", "checks": value}, {"q": "y", "assert": [USED]}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    hint = "write them as `assert` beside `vars`, not below it"
+    told = f"`vars.checks` is data, so its assertions check nothing; {hint}"
+    assert warnings(tmp_path, prompts=["{{ q }}"], tests="file://t.jsonl") == ([told] if is_told else [])
+
+
+def test_promptfoos_reader_tells_of_assertions_in_variables_alone(tmp_path: Path) -> None:
+    test = {"vars": {"q": "x", "assert": [USED]}, "assert": [USED]}
+    told = warnings(tmp_path, "promptfooconfig.yaml", prompts=["{{ q }}"], tests=[test])
+    assert [line for line in told if "nothing" in line] == [
+        "`assert` is inside `vars`, where it checks nothing; unindent it to the level of `vars`"
+    ]
