@@ -18,6 +18,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.redaction import MIN_ECHOED_CHARS
 from geval_cli.records import TEST_TEXTS, JsonValue
+from geval_cli.source.files import is_file_reference
 from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
 from geval_cli.source.source_map import KeyPath, SourcePath, format_key_path
 from geval_cli.specs.base import PromptSpec, Spec
@@ -319,6 +320,11 @@ class LikelyMistakes(Struct):
                 "remove it" if self._has_users else "give tests `turns: {simulate: ...}`, or remove it",
                 severity=Severity.WARNING,
             )
+        for name, value in (tests.overrides if tests is not None else {}).items():
+            if is_file_reference(value):
+                message = f"the variable `{name}` is the text `{_short(value)}`, not the content of the file"
+                hint = f'write --var {name}="$(cat FILE)", or name the file in the config'
+                yield Problem(message, None, hint, severity=Severity.WARNING)
         for metric in self.plan.suite.derived_metrics:
             if metric.name in self._metrics:
                 yield Problem(

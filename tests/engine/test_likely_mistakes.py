@@ -555,3 +555,20 @@ def test_promptfoos_reader_tells_of_assertions_in_variables_alone(tmp_path: Path
     assert [line for line in told if "nothing" in line] == [
         "`assert` is inside `vars`, where it checks nothing; unindent it to the level of `vars`"
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_told"), [("file://a.txt", True), ("see file://a.txt", False), (5, False)]
+)
+def test_a_file_in_a_variable_of_the_command_line_is_told(
+    tmp_path: Path, value: object, is_told: bool
+) -> None:
+    """In a config, file:// reads the file; here the models would get its name."""
+    path = tmp_path / "config.json"
+    path.write_text(
+        json.dumps({"prompts": ["Say {{ q }}"], "providers": ["echo"], "tests": written_tests()}),
+        encoding="utf-8",
+    )
+    prepared = prepare(RunRequest(path, {}, variables={"q": value}), is_going_to_run=False)
+    told = "the variable `q` is the text `file://a.txt`, not the content of the file"
+    assert [problem.message for problem in prepared.warnings] == ([told] if is_told else [])
