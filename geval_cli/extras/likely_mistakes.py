@@ -92,6 +92,7 @@ class LikelyMistakes(Struct):
     _unclosed: dict[str, Location | None] = field(default_factory=dict)
     _nearly_files: dict[str, Location | None] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
+    _blank: dict[str, Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
     _keys: tuple[str, ...] = ()
@@ -154,7 +155,7 @@ class LikelyMistakes(Struct):
                     self._note_unclosed(item, spec, "value", index)
                     self._note_changed(spec.place, {("value", index): item})
                     self._note_file(item, spec.place, "value", index)
-            elif isinstance(value, int | float):
+            elif isinstance(value, int | float) or spec.base_type == "equals":
                 self._note_changed(spec.place, {("value",): value})
         for name, text in test.vars.items():
             self._note_file(text, test.place, "vars", name)
@@ -280,6 +281,9 @@ class LikelyMistakes(Struct):
                 "put quotes around it to keep it as it is",
                 severity=Severity.WARNING,
             )
+        for key, blank_at in self._blank.items():
+            hint = 'write "" for no text, or put quotes around a text that begins with `#`'
+            yield Problem(f"`{key}` has no value", blank_at, hint, severity=Severity.WARNING)
         for name, location in self._shown.items():
             yield Problem(
                 f"the variable `{name}` holds a key, and variables are shown in results as they are",
@@ -447,6 +451,8 @@ class LikelyMistakes(Struct):
     def _note_changed(self, place: SourcePath | Location, values: Mapping[KeyPath, JsonValue]) -> None:
         """Record numbers that YAML reads differently: 02134, 1.10 or 1e3 may be a code, a version or a price.
 
+        Also record what has no value at all, which may be a text that begins with `#`.
+
         Only YAML is checked, since people write it; programs write JSON, and a number in a Parquet file has no digits.
         """
         if not isinstance(place, SourcePath) or not place.positions.file.endswith((".yaml", ".yml")):
@@ -457,6 +463,11 @@ class LikelyMistakes(Struct):
                 location = place.value(*keys)
                 if location is not None and location.length != len(str(value)):
                     self._changed.setdefault((format_key_path(keys), str(value)), location)
+            elif value is None and len(self._blank) < _NAMES_MAX and place.has(*keys):
+                key, location = place.key(*keys), place.value(*keys)
+                follows = key is not None and (key.line, key.column + key.length + len(":"))
+                if location is not None and (location.line, location.column) == follows:
+                    self._blank.setdefault(format_key_path(keys), location)
 
     def _of_gone(self) -> Iterator[Problem]:
         """Warn of tests that `--filter-failing` selects, but that the suite does not have any more."""

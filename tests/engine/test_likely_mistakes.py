@@ -572,3 +572,28 @@ def test_a_file_in_a_variable_of_the_command_line_is_told(
     prepared = prepare(RunRequest(path, {}, variables={"q": value}), is_going_to_run=False)
     told = "the variable `q` is the text `file://a.txt`, not the content of the file"
     assert [problem.message for problem in prepared.warnings] == ([told] if is_told else [])
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("- vars:\n    q: #AI is great", "vars.q"),
+        ("- vars:\n    'q':\n    r: 1", "vars.q"),
+        ("- vars: {q: a}\n  assert:\n    - type: not-equals\n      value: #3", "value"),
+        ("- vars: {q: null}", ""),
+        ("- vars: {q: ~}", ""),
+        ("- vars: {q: ''}", ""),
+        ("- {vars: {q: a}, assert: [{type: not-equals, value: null}]}", ""),
+        ("- {vars: {q: a}, assert: [{type: is-json}]}", ""),
+    ],
+)
+def test_what_has_no_value_is_told(tmp_path: Path, written: str, key: str) -> None:
+    """After `q:`, a text that begins with `#` is a comment; `not-equals` without a value passes whatever is said."""
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        f"prompts: 'Say {{{{ q }}}} {{{{ r }}}}'\nproviders: echo\ndefaultTest: {{vars: {{r: 1}}}}\n"
+        f"tests:\n{written}\n- assert: [{{type: contains, value: a}}]\n  vars: {{q: b}}\n",
+        encoding="utf-8",
+    )
+    told = prepare(RunRequest(path, {}), is_going_to_run=False).warnings
+    assert [problem.message for problem in told] == ([f"`{key}` has no value"] if key else [])
