@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -273,9 +273,12 @@ def place_tokens(tokens: Sequence[TokenLogprob], text: str) -> tuple[PlacedToken
     Tokens that cannot be matched are skipped, and matching resumes after them: pieces of a multi-byte character,
     markers such as an end-of-turn token, white space that the server stripped.
     """
+    spellings = [plain_text(token.text) for token in tokens]
+    # Some servers report the tokens of thoughts as well, which come before the text and may have the same words.
+    start = "".join(spellings).rfind(text.strip())
+    tokens = tokens[sum(end <= start for end in accumulate(map(len, spellings))) :]
     placed: list[PlacedToken] = []
-    position = 0
-    unmatched = 0
+    position, unmatched = 0, 0
     for index, token in enumerate(tokens):
         end = None if unmatched else _match(token.text, text, position)
         if end is None:
@@ -387,8 +390,7 @@ def weigh_by_logprobs(
     if scale.rating(chosen) is None:
         # 7.5 on a scale of whole numbers: use the step of its last digit, so that its neighbours are 7.4 and 7.6.
         _, _, decimals = text[start:end].replace(",", ".").partition(".")
-        step = float(10 ** -len(decimals))
-        scale = Scale.of(score_range, step)
+        scale = Scale.of(score_range, float(10 ** -len(decimals)))
     walk = _Walk(scale, text[start:end], chosen)
     for item in path:
         if walk.ends_with(item, text[item.start : start]):
@@ -525,11 +527,9 @@ def _can_become(start: str, spelling: str) -> bool:
     if not start.startswith(spelling):
         return False
     zeros = start[len(spelling) :]
-    if "." not in spelling:
-        if not zeros.startswith("."):
-            return False
-        zeros = zeros[1:]
-    return not zeros.strip("0")
+    if "." not in spelling and not zeros.startswith("."):
+        return False
+    return not zeros.removeprefix(".").strip("0")
 
 
 MIN_COVERAGE = 0.5

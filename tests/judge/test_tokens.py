@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from geval_cli.judge.estimate import place_tokens
@@ -110,3 +112,36 @@ def test_matching_resumes_where_six_tokens_follow_one_another_and_not_where_five
         *((digit, 6 + index, 7 + index) for index, digit in enumerate(digits)),
         (" 8", 12, 14),
     ]
+
+
+REPLIES = [
+    "4",
+    "- Coherence: 4",
+    "Score: 4",
+    '{"score": 4}',
+    '{"reason": "clear", "score": 4}',
+    "\n\nScore: 4\n",
+]
+THOUGHTS = [
+    "<think>\n4\n</think>\n\n",
+    "<think>\nI would say 4 or so, for Coherence: 4 is too much.\n</think>\n\n",
+    'Score: 4? No, {"score": 4} is too much: 4, 4, 4.</think>',
+    '{"reason": "clear", "score": 2}? Not quite. Score: 2.</think>',
+    "- Coherence: 4\n</think>\n\n",
+]
+
+
+@pytest.mark.parametrize("thoughts", THOUGHTS)
+@pytest.mark.parametrize("reply", REPLIES)
+@pytest.mark.parametrize("end", [[], ["<|im_end|>"], ["", "</s>"]])
+def test_numbers_in_thoughts_that_the_server_reports_too_are_not_the_score(thoughts, reply, end):
+    pieces = [re.findall(r"\s?\w+|\W", text) for text in (thoughts, reply)]
+    tokens = [
+        TokenLogprob(text, where) for where, texts in zip((-1.0, -2.0), pieces, strict=True) for text in texts
+    ]
+    text = reply.strip()
+
+    placed = place_tokens([*tokens, *(TokenLogprob(piece, -3.0) for piece in end)], text)
+
+    assert {item.token.logprob for item in placed} == {-2.0}
+    assert [text[item.start : item.end] for item in placed if "4" in item.token.text] in (["4"], [" 4"])
