@@ -90,6 +90,8 @@ _RATES_AGAIN = compile_later(
     r"(?:(?:as|only|at|with|more)\s){0,2}"
     rf"an?\s(?:\w+\s)?{_ANY}(?!\s?[-%\w])"
     rf"|\b(?:mak|giv|rat|scor|call)(?:e|es|ing)\s(?:it|this|that)\s(?:an?\s)?{_ANY}"
+    rf"|\bgo\swith\s(?:an?\s)?{_ANY}|\b(?:closer|nearer)\sto\san?\s{_ANY}|{_ANY}\sit\sis\b"
+    rf"|\ban?\s{_ANY}\sis\s(?:\w+\s)?(?:fair|appropriate|accurate|right|better|enough)"
     rf"|{_ANY}\s{{0,3}}(?:/|\bout\sof\b)\s{{0,3}}(?:[0-9]|(?:{_WORDS})\b)"
     rf"|(?:,|\b(?:so|thus|hence|then|now|rather|actually|maybe|perhaps|only))\s(?:an?\s)?{_ANY}\W*\Z",
     re.IGNORECASE,
@@ -102,7 +104,8 @@ _DEDUCTS = compile_later(
 )
 _TAKEN_BACK = compile_later(
     r"\bwait\b|\b(?:no|nein|non)[,.]\s|\b(?:second|further) thoughts?\b|\bon reflection\b|\breconsider"
-    r"|\b(?:scratch|strike) that\b"
+    r"|\b(?:scratch|strike|half(?: of)?) that\b|\bhold on\b|\bedit:|\bre-?(?:comput|calculat)|\bmistyped\b"
+    r"|\b(?:above|score|rating) (?:is|was) (?:wrong|a mistake)\b|\bthat was (?:wrong|a (?:mistake|typo))\b|\bkidding\b"
     r"|\bi (?:meant|mean|misread|withdraw)\b|\b(?:correction|revis(?:e|ed|ing|ion)|take (?:it|that) back)\b"
     r"|\btoo (?:high|low|generous|harsh)\b"
     r"|\b(?:retract|disregard|(?:is|as) an? placeholder|prompt injection|korrektur|correcci)"
