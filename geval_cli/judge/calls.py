@@ -274,22 +274,22 @@ class JudgeCalls:
                 messages = (*before, Message(last.role, f"{last.content}\n\n{reminder}"))
             else:
                 messages = (*request.messages, *user_message(reminder))
-        return await self.ask_again(request, choice, messages, read)
+        return await self.ask_again(request, choice, replace(request, messages=messages), read)
 
     async def ask_again(
         self,
         request: ModelRequest,
         choice: Choice,
-        messages: tuple[Message, ...],
+        again: ModelRequest,
         read: Callable[[Choice], Read],
     ) -> Read:
-        """Send `messages` after `choice`, the unreadable first reply to `request`, and read the second reply.
+        """Send `again` after `choice`, the unreadable first reply to `request`, and read the second reply.
 
         Raises:
             JudgeError: the second reply cannot be read either.
         """
-        roomier = self.without_limit_if_cut(request, (choice,))
-        again = replace(roomier, messages=messages, sample_indexes=(1,), purpose=Purpose.RETRY)
+        roomier = self.without_limit_if_cut(again, (choice,))
+        again = replace(roomier, sample_indexes=(1,), purpose=Purpose.RETRY)
         second = await self.ask(again)
         try:
             return read(second.choices[0])

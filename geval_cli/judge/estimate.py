@@ -658,8 +658,8 @@ async def _rated(
         reminder = user_message(number_alone_text(question.criterion, error.message))
     # Some APIs refuse an empty turn.
     messages = (*request.messages, *((Message("assistant", said),) if said else ()), *reminder)
-    alone = replace(request, response_schema=None)
-    second = await calls.ask_again(alone, first, messages, read)
+    alone = replace(request, messages=messages, response_schema=None)
+    second = await calls.ask_again(request, first, alone, read)
     return replace(second, reason=second.reason or " ".join(said.split()) or None, read_from="retry")
 
 

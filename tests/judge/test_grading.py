@@ -740,6 +740,7 @@ def test_a_judge_that_was_ill_is_asked_again_when_it_is_well(is_about_steps):
     with pytest.raises(JudgeParseError):
         run(CORRECT, judge)
     assert [request.sample_indexes for request in judge.forgotten] == [(0,), (1,)]
+    assert judge.forgotten == judge.requests[-2:]
 
     judge.answer, judge.steps = (lambda _: verdict(8)), STEPS_REPLY
     assert run(CORRECT, judge).estimate.rating == 8
