@@ -213,9 +213,7 @@ class JudgeCalls:
         """Return the request's wire parameters, without those that the judge's config sets itself."""
         own = self.judge.provider_params
         params: dict[str, JsonValue] = {} if "temperature" in own else {"temperature": temperature}
-        if max_tokens is not None and not (
-            self.memory.needs_room(self.judge) or not _ROOM_KEYS.isdisjoint(own)
-        ):
+        if max_tokens is not None and _ROOM_KEYS.isdisjoint(own):
             params["max_tokens"] = max_tokens
         return params
 
@@ -244,15 +242,18 @@ class JudgeCalls:
         )
 
     async def _as_cached(self, request: ModelRequest) -> ModelRequest:
-        """Return `request` without geval's token limit if only that form is cached: an earlier run had to drop it."""
-        if "max_tokens" not in request.params or self.memory.needs_room(self.judge):
-            return request
-        if not isinstance(self.judge, CachingJudge) or await self.judge.has_kept(request):
+        """Return `request` without geval's token limit if the judge needs room or only that form is cached.
+
+        What an earlier run could read within the limit stays its verdict, whatever is known of the judge by now.
+        """
+        cache = self.judge if isinstance(self.judge, CachingJudge) else None
+        if "max_tokens" not in request.params or (cache and await cache.has_kept(request)):
             return request
         roomier = replace(request, params=_without(request.params, "max_tokens"))
-        if not await self.judge.has_kept(roomier):
-            return request
-        self.memory.note_needs_room(self.judge)
+        if not self.memory.needs_room(self.judge):
+            if not (cache and await cache.has_kept(roomier)):
+                return request
+            self.memory.note_needs_room(self.judge)
         return roomier
 
     async def read(self, request: ModelRequest, read: Callable[[Choice], Read]) -> Read:
@@ -274,22 +275,17 @@ class JudgeCalls:
                 messages = (*before, Message(last.role, f"{last.content}\n\n{reminder}"))
             else:
                 messages = (*request.messages, *user_message(reminder))
-        return await self.ask_again(request, choice, replace(request, messages=messages), read)
+        return await self.ask_again(request, replace(request, messages=messages), read)
 
     async def ask_again(
-        self,
-        request: ModelRequest,
-        choice: Choice,
-        again: ModelRequest,
-        read: Callable[[Choice], Read],
+        self, request: ModelRequest, again: ModelRequest, read: Callable[[Choice], Read]
     ) -> Read:
-        """Send `again` after `choice`, the unreadable first reply to `request`, and read the second reply.
+        """Send `again` after an unreadable reply to `request`, and read the reply to it.
 
         Raises:
             JudgeError: the second reply cannot be read either.
         """
-        roomier = self.without_limit_if_cut(again, (choice,))
-        again = replace(roomier, sample_indexes=(1,), purpose=Purpose.RETRY)
+        again = replace(again, sample_indexes=(1,), purpose=Purpose.RETRY)
         second = await self.ask(again)
         try:
             return read(second.choices[0])
@@ -301,8 +297,10 @@ class JudgeCalls:
     async def forget(self, *requests: ModelRequest) -> None:
         """Drop the cached answers to `requests`, so that an unreadable reply is not served from the cache for weeks."""
         if isinstance(self.judge, CachingJudge):
-            for request in requests:
-                await self.judge.forget(_of_judge(request))
+            for request in map(_of_judge, requests):
+                await self.judge.forget(request)
+                if "max_tokens" in request.params:
+                    await self.judge.forget(replace(request, params=_without(request.params, "max_tokens")))
 
     def without_limit_if_cut(self, request: ModelRequest, choices: tuple[Choice, ...]) -> ModelRequest:
         """Return `request` without geval's token limit if that cut off one of the `choices`, else unchanged."""

@@ -649,17 +649,21 @@ async def _rated(
     """
     first = choice or (await calls.ask(request)).choices[0]
     read = partial(_weigh, question, request)
-    if question.joint:
-        return await calls.read_again(request, first, read)
     try:
         return read(first)
     except JudgeError as error:
+        roomier = calls.without_limit_if_cut(request, (first,))
+        if roomier is not request:
+            # The same question, as it is put to this judge from here on: which test came first must not matter.
+            return await _rated(question, roomier, calls)
+        if question.joint:
+            return await calls.read_again(request, first, read)
         said = without_thoughts(first.text).strip()[-_MOST_REPEATED:]
         reminder = user_message(number_alone_text(question.criterion, error.message))
     # Some APIs refuse an empty turn.
     messages = (*request.messages, *((Message("assistant", said),) if said else ()), *reminder)
     alone = replace(request, messages=messages, response_schema=None)
-    second = await calls.ask_again(request, first, alone, read)
+    second = await calls.ask_again(request, alone, read)
     return replace(second, reason=second.reason or " ".join(said.split()) or None, read_from="retry")
 
 

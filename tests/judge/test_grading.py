@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import json
 from string import Template
 
@@ -757,7 +758,7 @@ def test_of_too_few_readable_samples_those_that_cannot_be_read_are_asked_for_aga
     judge = KeepingJudge(lambda _: reply(first, "?", "?"))
     with pytest.raises(JudgeError, match="of 3 samples are valid"):
         run(replace(COHERENT, scoring="samples", samples=3), judge, ARTICLE)
-    assert [request.sample_indexes for request in judge.forgotten] == [forgotten]
+    assert {request.sample_indexes for request in judge.forgotten} == {forgotten}
     assert {request.role for request in judge.forgotten} <= {Role.JUDGE}
 
 
@@ -769,7 +770,44 @@ def test_unreadable_samples_without_numbers_are_all_asked_for_again():
     judge = Nameless(lambda _: reply("4", "?", "?"))
     with pytest.raises(JudgeError, match="of 3 samples are valid"):
         run(replace(COHERENT, scoring="samples", samples=3), judge, ARTICLE)
-    assert [request.sample_indexes for request in judge.forgotten] == [(0, 1, 2)]
+    assert {request.sample_indexes for request in judge.forgotten} == {(0, 1, 2)}
+
+
+WITHIN_LIMIT = {
+    "a thinker": ("Let me think", "length"),
+    "another thinker": ("", "length"),
+    "a short one": ("4", "stop"),
+    "a chatty one": ("- Coherence: 5\n\nThe summary is", "length"),
+}
+WITH_ROOM = {"a thinker": "3", "another thinker": "2", "a short one": "2", "a chatty one": "1"}
+
+
+@pytest.mark.parametrize("scoring", ["single", "samples"])
+@pytest.mark.parametrize("order", [*itertools.permutations(WITHIN_LIMIT)], ids=" - ".join)
+def test_judged_again_from_the_cache_no_rating_changes_and_nothing_is_sent_whichever_output_comes_first(
+    order, scoring
+):
+    def answer(request):
+        (output,) = [name for name in WITH_ROOM if f"\n{name}\n" in prompt_of(request)]
+        text, end = WITHIN_LIMIT[output] if "max_tokens" in request.params else (WITH_ROOM[output], "stop")
+        text = text if len(request.messages) == 1 else "1"
+        return reply(*[text] * len(request.sample_indexes), finish_reason=end)
+
+    def ratings(outputs):
+        memory = JudgeFacts()
+        return {
+            output: run(metric, judge, replace(ARTICLE, actual_output=output), memory=memory).estimate.rating
+            for output in outputs
+        }
+
+    metric = replace(COHERENT, scoring=scoring, samples=3)
+    judge = KeepingJudge(answer)
+    first = ratings(order)
+    sent = len(judge.requests)
+
+    assert (first["a thinker"], first["another thinker"]) == (3, 2)
+    assert all(ratings(other) == first for other in itertools.permutations(order))
+    assert len(judge.requests) == sent
 
 
 # -- rubric prompts ---------------------------------------------------------------------------------------------
