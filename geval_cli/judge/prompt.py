@@ -235,7 +235,9 @@ def example_variables(score_range: ScoreRange, own: Mapping[str, JsonValue]) -> 
 def render_messages(
     template: str, variables: Mapping[str, JsonValue], render: Render | None
 ) -> tuple[Message, ...]:
-    """Return a rubric prompt as messages: a single user message, or the chat if it renders to a JSON list of messages.
+    """Return a rubric prompt as messages: a single user message, or the chat if it is a JSON list of messages.
+
+    In a template that is JSON, each text is rendered by itself, so that no output breaks the JSON or adds a message.
 
     Raises:
         UsageError: there is no renderer.
@@ -243,6 +245,8 @@ def render_messages(
     """
     if render is None:
         raise UsageError("a rubric prompt needs a template renderer", hint="pass `render` to grade()")
+    if written := _chat_messages(template, lambda item: render(item, variables)):
+        return written
     text = render(template, variables)
     return _chat_messages(text) or user_message(text)
 
@@ -252,12 +256,14 @@ def user_message(text: str) -> tuple[Message, ...]:
     return (Message("user", text),)
 
 
-def _chat_messages(text: str) -> tuple[Message, ...]:
-    """Return the messages of a JSON list of {role, content}; empty if `text` is anything else."""
-    if not text.lstrip().startswith("["):
-        return ()
+def _chat_messages(text: str, render: Callable[[str], str] = str) -> tuple[Message, ...]:
+    """Return the messages of a JSON list of {role, content}, texts rendered; empty if `text` is anything else."""
+
+    def rendered(item: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return {key: render(value) if isinstance(value, str) else value for key, value in item.items()}
+
     try:
-        entries = json.loads(text)
+        entries = json.loads(text, object_hook=rendered) if text.lstrip().startswith("[") else ()
     except (ValueError, RecursionError):
         return ()
     if not all(isinstance(entry, dict) and {"role", "content"} <= entry.keys() for entry in entries):
@@ -316,9 +322,8 @@ def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
     if criterion.guidelines:
         sections.append("\n".join(["Guidelines:", *(f"- {text}" for text in criterion.guidelines)]))
     if criterion.examples:
-        examples = criterion.examples
         shown = [read_prompt("examples/rated").rstrip("\n")]
-        for number, example in enumerate(examples, start=1):
+        for number, example in enumerate(criterion.examples, start=1):
             parts = (
                 f"Example {number}",
                 _example_part(number, "Input", example.input),
@@ -327,8 +332,7 @@ def _criterion_text(criterion: Criterion, steps: Sequence[str]) -> str:
                 _example_part(number, "Reason", example.reason),
             )
             shown.append("\n".join(filter(None, parts)))
-        examples_text = "\n\n".join(shown)
-        sections.append(examples_text)
+        sections.append("\n\n".join(shown))
     return "\n\n".join(sections)
 
 
