@@ -39,7 +39,7 @@ from geval_cli.templating import Templates, is_template
 
 Item = str | int | float | bool
 _WORD = "A-Za-z0-9_"
-_IN_CLASS = {"d": "0-9", "w": _WORD}
+_IN_CLASS = {"d": "0-9", "w": _WORD, "D": r"\x00-/:-\U0010ffff", "W": r"\x00-/:-@\[-\^`{-\U0010ffff"}
 _ALONE = {
     "d": "[0-9]",
     "D": "[^0-9]",
