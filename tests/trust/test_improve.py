@@ -487,6 +487,9 @@ def test_a_budget_in_dollars_stops_and_names_what_is_lacking(rated: Product, ser
     written["defaultTest"]["options"]["provider"] = price
     product.write(written)
     words = ("improve", "config.yaml", "--labels", "labels.jsonl", "--run", "latest")
+    unpriced = product.command(server, *words, "--max-cost", "0.05", "--teacher", "openai:of-no-list")
+    assert (unpriced.code, len(server.requests)) == (2, 0)
+    assert "the price of openai:of-no-list is unknown, so --max-cost cannot be enforced" in unpriced.stderr
     stopped = product.command(server, *words, "--max-cost", "0.05")
     assert (stopped.code, stopped.results["accepted"]) == (3, False), stopped.stderr
     assert "stopped before anything was decided" in stopped.stdout

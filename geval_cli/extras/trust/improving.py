@@ -80,7 +80,13 @@ from geval_cli.report.sanitize import one_line, value_text
 from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.session import call_policy, job_context, open_suite_session
+from geval_cli.runs.session import (
+    UNPRICED_HINT,
+    call_policy,
+    check_price,
+    job_context,
+    open_suite_session,
+)
 from geval_cli.runs.stored import load_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.yaml_source import write_yaml
@@ -813,6 +819,9 @@ async def improve_prepared(
 
     async with open_suite_session(prepared, cache, policy, on_event=listen) as session:
         is_offline = prepared.request.is_offline
+        is_bounded = budget is not None and budget.max_cost_usd is not None
+        if teacher is not None and is_bounded and not is_offline:
+            check_price(session.model_for(teacher), UNPRICED_HINT)
         context = job_context(session, prepared)
         rater = _CandidateRater(context, asking, spec, metric, count, is_offline=is_offline)
         tell(f"rating {plural(len(train), 'training output')} as today")
