@@ -109,6 +109,12 @@ def test_code_without_a_verdict_is_an_error(tmp_path: Path) -> None:
         (py("{'pass': True, 'named_scores': {'a': float('nan')}}"), "named score `a` is not a number"),
         (js("({pass: true, namedScores: {a: 1, b: 'high'}})"), "named score `b` is not a number"),
         (py("import os; os._exit(1)"), "ended its process"),
+        (py("{'error': 'service is down'}"), "reported an error: service is down"),
+        (py("{'pass': False, 'score': 0, 'error': 'service is down'}"), "reported an error: service is down"),
+        (
+            {**js("({score: 0, error: {code: 5}})"), "type": "not-javascript"},
+            "reported an error: {'code': 5}",
+        ),
     ]
     found = judged(tmp_path, *(item for item, _ in table))
     for (_, message), item in zip(table, found, strict=True):

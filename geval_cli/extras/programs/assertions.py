@@ -342,6 +342,9 @@ class CodeAssertion(Assertion):
                 return outcome
             return replace(outcome, score=1 - outcome.score)  # `not-` will invert it again
         found = _spelled(value)
+        if isinstance(found, Mapping) and found.get("error"):
+            message = f"the code reported an error: {shortened(str(found['error']), 400)}"
+            raise UnjudgeableError(message, hint="leave `error` out where there is a verdict")
         outcome = _outcome(found, self.threshold)
         for name, score in _named_in(found).items():
             if score is not None and not isinstance(score, bool) and not _is_number(score):
