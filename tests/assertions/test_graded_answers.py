@@ -96,6 +96,19 @@ def test_a_closed_question_is_yes_or_no(reply: str, status: Status) -> None:
     assert result.reason
 
 
+_NAMES = ("A", "A*", "U.S.", "U.K", "*", "+", "'90s", "no.", "not at all")
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize(
+    "form", ["{}", ' "{}"\n', "**{}**", "{}.", '{{"choice": "{}"}}', '{{"reason": "r", "choice": " {} "}}']
+)
+def test_a_choice_is_the_one_that_is_named_whatever_marks_its_name_has(name: str, form: str) -> None:
+    choices = {one: float(one == name) for one in _NAMES}
+    result = graded("choice", graded_tools(form.format(name)), value="which?", choices=choices)
+    assert (result.score, result.detail["choice"]) == (1.0, name)
+
+
 def turns(count: int) -> dict[str, Any]:
     talk = [{"input": f"question {number}", "output": f"answer {number}"} for number in range(count)]
     return {"vars": {"_conversation": talk}}

@@ -109,6 +109,10 @@ _NO_TEXTS = re.compile(
 _BARE_LIST = re.compile(r"""\[\s*(?:["'\]]|null\b)""")
 
 
+_MARKS = "\"'`*."  # around the name of a choice
+_MOST_MARKS = 12
+
+
 _NUMBER_ALONE = re.compile(r"[\s*_\"'`(\[#]{0,3}([0-9]{1,4})[\s*_\"'`)\].!]{0,3}")
 
 
@@ -387,15 +391,23 @@ def parse_named_choice(text: str, names: Mapping[str, str]) -> tuple[str, str | 
     `names` maps plain forms, in lower case and with single spaces, to the choices.
     """
 
-    def plain(value: str) -> str:
-        return " ".join(value.strip(" \t\n.\"'*`").split()).casefold()
+    def named(value: str) -> str | None:
+        # Marks are taken off one by one, as they may belong to the name: `A*` beside `A`, or `U.S.`.
+        said = " ".join(value.split()).casefold()
+        for _ in range(_MOST_MARKS):
+            if said in names or not said:
+                break
+            is_last = said[-1] in _MARKS
+            is_first = said[0] in _MARKS and (said[0] == said[-1] or not is_last)
+            said = said[is_first : len(said) - is_last].strip()
+        return names.get(said)
 
     def read(found: JsonObject) -> tuple[str | None, str | None] | None:
         members = _members(found, ("choice", "answer"))
-        said = {names.get(plain(spelled(member.value))) for member in members}
+        said = {named(spelled(member.value)) for member in members}
         return (said.pop() if len(said) == 1 else None, reason_of(found)) if members else None
 
-    alone = names.get(plain(without_thoughts(text)))
+    alone = named(without_thoughts(text))
     chosen, reason = (alone, None) if alone is not None else _one_of(text, read, "choice")
     if chosen is None:
         raise JudgeParseError("the judge did not name one of the choices", raw_text=text)
