@@ -48,6 +48,7 @@ from geval_cli.specs.base import Score
 
 _COMPARING = ("select-best", "max-score")
 _LEAST_COMPARED = 2
+_DIGITS = 9  # of scores that are compared: beyond them lies rounding
 _CHOICE_SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, "best": {"type": "integer"}})
 
 
@@ -83,10 +84,13 @@ class MaxScoreAssertion(Assertion):
         """Pass the output with the highest score, the first one if there is a tie.
 
         Raises:
-            UnjudgeableError: there are fewer than two outputs.
+            UnjudgeableError: there are fewer than two outputs, or none of them has a score.
         """
         del tools
         check_is_comparable(members)
+        if not any(_scored(member.assertions) for member in members):
+            hint = "add assertions that score the outputs"
+            raise UnjudgeableError("no other assertion gives the outputs of this test a score", hint=hint)
         scores = [total_score(member.assertions, self.value) for member in members]
         highest = max(scores)
         reaches = self.value.threshold is None or passes(highest, self.value.threshold)
@@ -101,16 +105,21 @@ class MaxScoreAssertion(Assertion):
 
 def total_score(assertions: Sequence[AssertionResult], rules: MaxScoreRules) -> float:
     """Return the weighted mean or sum of the scores; an assertion type without a weight weighs 1."""
-    weighed = [
-        (rules.weights.get(result.type, 1.0), result.score or 0.0)
+    weighed = [(rules.weights.get(result.type, 1.0), score) for result, score in _scored(assertions)]
+    total = math.fsum(weight * score for weight, score in weighed)
+    weights = math.fsum(weight for weight, _ in weighed)
+    if rules.method == "average":
+        total = total / weights if weights else 0.0
+    return round(total, _DIGITS)
+
+
+def _scored(assertions: Sequence[AssertionResult]) -> list[tuple[AssertionResult, float]]:
+    """Return the other assertions that gave a score; one that evaluates nothing, such as `human`, gives none."""
+    return [
+        (result, result.score)
         for result in assertions
-        if result.type.removeprefix("not-") not in _COMPARING
+        if result.score is not None and result.type.removeprefix("not-") not in _COMPARING
     ]
-    total = sum(weight * score for weight, score in weighed)
-    weights = sum(weight for weight, _ in weighed)
-    if rules.method == "sum":
-        return total
-    return total / weights if weights else 0.0
 
 
 def _score_reason(score: float, highest: float, rules: MaxScoreRules, *, chosen: bool) -> str:
@@ -641,12 +650,10 @@ async def _compared(
     spec: Assertion, row: Sequence[PendingResult], context: JobContext
 ) -> list[tuple[int, AssertionResult]]:
     """Return the result of one comparison for each case that takes part; the first result carries the cost."""
-    # When scores are compared, a case with an error has none.
+    # When scores are compared, a case that failed beside an error lacks one just as a case that is an error.
     needs_scores = spec.base_type == "max-score"
     part = [
-        item
-        for item in row
-        if item.subject is not None and not (needs_scores and item.result.status is Status.ERROR)
+        item for item in row if item.subject is not None and not (needs_scores and _has_error(item.result))
     ]
     members = [
         RowMember(in_column(item.subject, item.job, context.columns), item.result.assertions)
@@ -674,6 +681,11 @@ async def _compared(
     ]
 
 
+def _has_error(result: CaseResult) -> bool:
+    """Return whether a case or one of its assertions is an error; it may have failed by another assertion."""
+    return Status.ERROR in {result.status, *(item.status for item in result.assertions)}
+
+
 def _with_left_out(reason: str | None, count: int) -> str | None:
     """Add the number of outputs that could not be compared to the first line of a reason."""
     note = f" ({plural(count, 'output')} with an error not compared)"
@@ -694,8 +706,8 @@ def _finished(member: PendingResult, compared: Sequence[AssertionResult]) -> Cas
     assertions = tuple(_in_order(member.job, result.assertions, compared))
     verdict = _own_verdict(member, compared)
     choosing = [item for item in compared if not _is_ranked(item)]
-    if choosing:
-        verdict = row_verdict(verdict, choosing, is_alone=len(assertions) == len(choosing))
+    if choosing and result.error is None:
+        verdict = row_verdict(verdict, choosing)
     judging = sum((item.usage for item in compared), result.usage.get(Role.JUDGE, Usage()))
     return replace(
         result,
@@ -721,17 +733,20 @@ def _own_verdict(member: PendingResult, compared: Sequence[AssertionResult]) -> 
     return verdict_of((*result.assertions, *ranked), member.job.test.threshold)
 
 
-def row_verdict(own: Verdict, compared: Sequence[AssertionResult], *, is_alone: bool) -> Verdict:
+def row_verdict(own: Verdict, compared: Sequence[AssertionResult]) -> Verdict:
     """Return the verdict of a compared case: a loser fails with score 0, a winner keeps its own verdict.
 
-    `is_alone`: there are no assertions besides comparisons; then the winner gets score 1.
+    A winner of which nothing else was evaluated passes. A failure decides beside an error, but has no score then.
     """
-    statuses = {result.status for result in compared if result.weight or result.status is Status.ERROR}
-    if own.status is Status.ERROR or Status.ERROR in statuses:
-        return Verdict(Status.ERROR, None)
+    statuses = {item.status for item in compared if item.weight or item.status is Status.ERROR}
+    if Status.ERROR in {own.status, *statuses}:
+        failed = Status.FAILED in {own.status, *statuses}
+        return Verdict(Status.FAILED if failed else Status.ERROR, None)
     if Status.FAILED in statuses:
         return Verdict(Status.FAILED, 0.0)
-    return Verdict(Status.PASSED, 1.0) if is_alone and compared else own
+    if own.status is Status.NOT_EVALUATED:
+        return Verdict(Status.PASSED, 1.0 if own.score is None else own.score)
+    return own
 
 
 def _in_order(

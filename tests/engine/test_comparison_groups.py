@@ -12,7 +12,17 @@ from geval_cli.engine.case import ComparisonGroups, JobContext
 from geval_cli.engine.check import check_plan
 from geval_cli.engine.plan import Plan
 from geval_cli.errors import BudgetError, ProviderTimeoutError
-from geval_cli.records import CaseResult, Choice, ModelRequest, ModelResponse, Role, Status, Usage
+from geval_cli.extras.comparisons import MaxScoreRules, total_score
+from geval_cli.records import (
+    AssertionResult,
+    CaseResult,
+    Choice,
+    ModelRequest,
+    ModelResponse,
+    Role,
+    Status,
+    Usage,
+)
 from geval_cli.specs.base import PromptSpec, ProviderSpec
 from geval_cli.templating import Templates
 
@@ -181,6 +191,73 @@ def test_weights_by_type_count_and_the_first_of_equals_wins() -> None:
     assert results[0].assertions[-1].detail["total"] == 0.75
     equal = done(plan_of(assertion("word-count", value=1), MAX), ANSWERS, graded_tools(""))
     assert [item.status for item in equal] == [Status.PASSED, Status.FAILED, Status.FAILED]
+
+
+DOWN = ProviderTimeoutError("too slow", provider_id="openai:j")
+PASSES, FAILS = assertion("contains", value="t"), assertion("contains", value="z")
+AT_REST = {
+    "human": assertion("human"),
+    "passes": PASSES,
+    "fails": FAILS,
+    "weight 0": assertion("human", weight=0),
+}
+RUBRIC = assertion("llm-rubric", value="funny")
+
+
+@pytest.mark.parametrize("name", AT_REST)
+@pytest.mark.parametrize("replies", [["2"], [DOWN]], ids=["chosen", "judge down"])
+def test_a_compared_case_has_the_worst_verdict_of_all_its_assertions(
+    name: str, replies: list[str | Exception]
+) -> None:
+    judge = SpeakingJudge([f'{{"best": {reply}}}' if isinstance(reply, str) else reply for reply in replies])
+    answers = {"a": "ton", "b": "two", "c": "three"}
+    results = done(plan_of(AT_REST[name], SELECT), answers, graded_tools(judge=judge))
+    for result in results:
+        statuses = {item.status for item in result.assertions}
+        worst = (Status.FAILED, Status.ERROR, Status.PASSED, Status.NOT_EVALUATED)
+        assert result.status is next(status for status in worst if status in statuses)
+        assert (result.score is None) == (Status.ERROR in statuses)
+
+
+def test_a_loser_beside_a_broken_judge_fails_and_a_winner_is_an_error() -> None:
+    judge = SpeakingJudge([DOWN, DOWN, DOWN, '{"best": 2}'])
+    results = done(plan_of(RUBRIC, SELECT), ANSWERS, graded_tools(judge=judge))
+    assert seen(results) == {
+        "a": (Status.FAILED, None),
+        "b": (Status.ERROR, None),
+        "c": (Status.FAILED, None),
+    }
+
+
+GOOD, POOR = '{"reason": "", "pass": true, "score": 0.9}', '{"reason": "", "pass": true, "score": 0.2}'
+
+
+@pytest.mark.parametrize(
+    ("others", "replies", "totals"),
+    [
+        ((PASSES, assertion("human")), [], {"a": 0.0, "b": 1.0, "c": 1.0}),
+        ((FAILS, RUBRIC), [DOWN, GOOD, POOR], {"a": None, "b": 0.45, "c": 0.1}),
+        ((assertion("human"),), [], {"a": None, "b": None, "c": None}),
+    ],
+    ids=["not evaluated", "failed beside an error", "no score at all"],
+)
+def test_what_was_not_scored_counts_for_no_highest_score(
+    others: tuple[Assertion, ...], replies: list[str | Exception], totals: dict[str, float | None]
+) -> None:
+    results = done(plan_of(*others, MAX), ANSWERS, graded_tools(judge=SpeakingJudge(replies)))
+    found = {item.provider.label: item.assertions[-1].detail.get("total") for item in results}
+    assert found == {name: total if total is None else pytest.approx(total) for name, total in totals.items()}
+
+
+@pytest.mark.parametrize("method", ["sum", "average"])
+def test_rounding_makes_no_score_the_highest(method: str) -> None:
+    def total(*scores: float) -> float:
+        results = [
+            AssertionResult(type="bleu", metric=None, status=Status.PASSED, score=one) for one in scores
+        ]
+        return total_score(results, MaxScoreRules(method=method))
+
+    assert total(0.3, 0.0) == total(0.1, 0.2)
 
 
 def problems_of(tests: list[MergedTest], *providers: ProviderSpec) -> list[str]:
