@@ -89,7 +89,7 @@ EXTRAS: Mapping[str, str] = {
     "batches: google": "geval_cli.extras.batches.google",
     # Reads and checks a config's simulated users: `read_simulation`, `read_profiles`, `check_user`.
     "simulated users": "geval_cli.extras.conversations.users",
-    # Checks and plays conversations: `check_turns`, `check_prompt_of_turns`, `hold_conversation`, `history_text`.
+    # Checks and plays conversations: `check_turns`, `check_prompt_of_turns`, `hold_conversation`, `carry`, ...
     "conversations": "geval_cli.extras.conversations.holding",
     # Reads the evaluation steps in the lock file next to a config: `read_lock`.
     "lock": "geval_cli.extras.lock",

@@ -207,7 +207,7 @@ async def _judge_stored(
     if found.error is not None and not found.assertions:
         return PendingResult(job, replace(answered, error=found.error))
     test = seen_by_templates(job.test, context.tools.templates, earlier)
-    whole, system = _stored_prompt(job, test, found, context.tools, earlier)
+    whole, system = stored_prompt(job, test, found, context.tools, earlier)
     subject = Subject(
         test,
         found.output,
@@ -236,7 +236,7 @@ def with_all_members(results: Iterable[AssertionResult]) -> Iterator[AssertionRe
         yield from with_all_members(result.assertions)
 
 
-def _stored_prompt(
+def stored_prompt(
     job: Job, test: MergedTest, found: CaseResult, tools: Tools, earlier: Mapping[str, JsonValue]
 ) -> tuple[str, str | None]:
     """Return a stored case's prompt as one text, and its system message if the config still renders that prompt."""

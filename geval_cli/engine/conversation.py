@@ -44,18 +44,19 @@ class ConversationState(Struct):
 
     def record(self, job: Job, subject: Subject) -> None:
         """Keep the request and the answer of a job for later jobs."""
-        output = subject.output
-        name = job.test.promptfoo.store_output_as
-        if name:
-            self._outputs[name] = output
+        if name := job.test.promptfoo.store_output_as:
+            self._outputs[name] = subject.output
         if uses_conversation(job.prompt):
-            prompt = _as_json(subject.rendered_prompt)
-            last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
-            said = last.get("content", last) if isinstance(last, dict) else last
-            turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
-            if "metadata" in subject.reported:
-                turn["metadata"] = subject.reported["metadata"]
-            self._turns.setdefault(_conversation_of(job), []).append(turn)
+            self._turns.setdefault(_conversation_of(job), []).append(turn_of(subject))
+
+
+def turn_of(subject: Subject) -> dict[str, JsonValue]:
+    """Return an output and what it answers as a turn for later tests."""
+    prompt = _as_json(subject.rendered_prompt)
+    last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
+    said = last.get("content", last) if isinstance(last, dict) else last
+    turn = {"prompt": prompt, "input": said, "output": "" if subject.output is None else subject.output}
+    return turn | {"metadata": subject.reported["metadata"]} if "metadata" in subject.reported else turn
 
 
 def _conversation_of(job: Job) -> str:

@@ -602,11 +602,13 @@ class DoneCases:
         """Return whether the case of `result` is done."""
         return self._is_done(self._place(result.test_index, result.repeat_index, result.column))
 
-    def missing(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """Yield the `jobs` that are not done."""
+    def missing(self, jobs: Iterable[Job], skip: Callable[[Job], object] = bool) -> Iterator[Job]:
+        """Yield the `jobs` that are not done, and call `skip` with each of the others."""
         for job in jobs:
             if not self._is_done(self._place(job.test.index, job.repeat_index, job.column)):
                 yield job
+            else:
+                skip(job)
 
     def marks_of(self, first_test: int, last_test: int) -> bytes:
         """Return the marks of the tests from `first_test` up to but not including `last_test`, a byte for each case."""

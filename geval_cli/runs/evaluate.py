@@ -303,16 +303,17 @@ class _Evaluation(Struct):
         async with open_jobs(prepared, cache, events, policy, began_s=began, calls=calls) as runner:
             driver = self.driver = runner.session.gateway.batches
             stop.patience_s = max_answer_s(prepared, runner.session.pool)
-            done = None if resumed is None else resumed.done
-            if done is None and driver is not None:
-                done = done_cases(prepared)
+            done = resumed.done if resumed is not None else None if driver is None else done_cases(prepared)
+
+            def carry(job: Job) -> None:
+                if resumed is not None and prepared.plan.is_serial:
+                    stored = self.state.runs.cases(resumed.run.id, [job.id])
+                    extra("conversations").carry(job, stored.get(job.id), runner.groups.context)
 
             async def run_pass() -> bool:
                 runner.begin_pass()
                 work = _JobPass(runner, stop, None if driver is None else done)
-                queues = prepared.plan.queues
-                if done is not None:
-                    queues = tuple(map(done.missing, queues))
+                queues = [one if done is None else done.missing(one, carry) for one in prepared.plan.queues]
                 await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
                 return work.is_pending
 

@@ -151,6 +151,40 @@ def test_without_the_cache_a_resumed_run_reads_nothing_that_is_older_than_itself
     assert model.asked == ["word 5"]
 
 
+_SAID = '{"role": "user", "content": {{ turn.input | dump }}}'
+_ANSWERED = '{"role": "assistant", "content": {{ turn.output | dump }}}'
+BOUND_PROMPTS = {
+    "turns as text": "{% for turn in _conversation %}({{ turn.input }}: {{ turn.output }}) {% endfor %}{{ x }}",
+    "turns as messages": f"[{{% for turn in _conversation %}}{_SAID}, {_ANSWERED}, {{% endfor %}}"
+    '{"role": "user", "content": "{{ x }}"}]',
+    "a stored output": "{{ said }} {{ x }}",
+}
+
+
+@pytest.mark.parametrize("prompt", BOUND_PROMPTS.values(), ids=BOUND_PROMPTS)
+@pytest.mark.parametrize("lost", [1, 3, TESTS - 1])
+def test_tests_that_depend_on_earlier_ones_are_asked_as_in_a_run_that_was_not_interrupted(
+    lost: int, prompt: str, product: Product, server: LoopbackServer
+) -> None:
+    bound = config(
+        prompts=[prompt], dialect="promptfoo", defaultTest={"options": {"transform": "output + '!'"}}
+    )
+    for number, test in enumerate(bound["tests"]):
+        test["metadata"] = {"conversationId": str(number % 2)}
+        if "said" in prompt:
+            test["options"] = {"storeOutputAs": "said"}
+    first = product.run(bound, server, "--repeat", "2")
+    before = [request.json["messages"] for request in server.requests]
+    make_unfinished(product, lost=lost)
+    server.requests.clear()
+    resumed = product.run(
+        bound, server, "--resume", "--repeat", "2", "--cache-dir", str(product.folder / "new")
+    )
+    assert [request.json["messages"] for request in server.requests] == before[-2 * lost :]
+    assert [case["output"] for case in resumed.cases] == [case["output"] for case in first.cases]
+    assert [case["prompt"] for case in resumed.cases] == [case["prompt"] for case in first.cases]
+
+
 def test_errored_cases_are_done_again_in_their_run(
     product: Product, server: LoopbackServer, model: Model
 ) -> None:

@@ -445,6 +445,30 @@ def test_another_config_finds_stored_conversations_by_what_the_user_said(product
     assert (again.verdict["score"], len(again.verdict["detail"]["answers"])) == (0.5, 3)
 
 
+@pytest.mark.parametrize("stray", [None, 0, 1, 2])
+def test_a_relevance_check_reads_the_answer_that_follows_those_of_earlier_tests(
+    stray: int | None, product: Product
+) -> None:
+    def respond(body: Any, headers: Any) -> Reply:
+        del headers
+        prompt = prompt_text(body)
+        if body["model"] == "model":
+            word = prompt.rsplit(" ", 1)[-1]
+            return chat_reply("bananas" if word == f"word-{stray}" else f"about {word}")
+        last = prompt.rsplit("Assistant:", 1)[-1]
+        return chat_reply(json.dumps({"reason": "", "verdict": "no" if "bananas" in last else "yes"}))
+
+    tests = [{"vars": {"x": f"word-{number}"}} for number in range(3)]
+    asserted = {"type": "conversation-relevance", "threshold": 1, "provider": JUDGE}
+    prompt = "{% for turn in _conversation %}{{ turn.output }}. {% endfor %}Of {{ x }}"
+    written = {"dialect": "promptfoo", "prompts": [prompt], "providers": [MODEL], "tests": tests}
+    with LoopbackServer(respond=respond) as server:
+        found = product.run({**written, "defaultTest": {"assert": [asserted]}}, server)
+    assert [verdict["score"] for verdict in found.verdicts] == [
+        pytest.approx(1 - (stray is not None and stray <= number) / (number + 1)) for number in range(3)
+    ]
+
+
 def test_a_relevance_check_of_conversations_reads_the_turns(product: Product) -> None:
     def respond(body: Any, headers: Any) -> Reply:
         del headers

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from geval_cli.assertions.base import Assertion, CheckContext, MergedTest, Subject, shortened
 from geval_cli.assertions.json_text import calls_beside
-from geval_cli.engine.case import Generate, JobContext, ask_model
+from geval_cli.engine.case import Generate, JobContext, ask_model, stored_prompt
 from geval_cli.engine.plan import Job
-from geval_cli.engine.prompt import Rendered, render_prompt
+from geval_cli.engine.prompt import Rendered, render_prompt, seen_by_templates
 from geval_cli.errors import (
     GevalError,
     NotDoneError,
@@ -276,6 +276,16 @@ def as_wire_call(call: Mapping[str, JsonValue]) -> JsonValue:
     if "function" in call or "name" not in call:
         return dict(call)
     return tool_call(call["name"], call.get("args", call.get("arguments")), call.get("id"))
+
+
+def carry(job: Job, found: CaseResult | None, context: JobContext) -> None:
+    """Keep what later tests may use of a case that an interrupted run has finished: its turn and its output."""
+    if found is None or (found.error is not None and not found.assertions):
+        return
+    earlier = context.carried.variables_for(job)
+    test = seen_by_templates(job.test, context.tools.templates, earlier)
+    whole, _ = stored_prompt(job, test, found, context.tools, earlier)
+    context.carried.record(job, Subject(test, found.output, whole, reported=found.reported))
 
 
 def history_text(test: MergedTest) -> str:

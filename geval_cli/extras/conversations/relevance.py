@@ -7,6 +7,7 @@ from pydantic import AliasChoices, Field
 
 from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Outcome, Subject, Tools
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD
+from geval_cli.engine.conversation import CONVERSATION, turn_of
 from geval_cli.errors import Problem, Severity
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
 from geval_cli.extras.graded.rubric import text_or_json
@@ -19,7 +20,6 @@ from geval_cli.specs.base import Spec
 _SCHEMA: Mapping[str, Any] = reply_schema(
     {"reason": {"type": "string"}, "verdict": {"type": "string", "enum": ["yes", "no"]}}
 )
-_TURNS = "_conversation"
 
 
 class ConversationSettingsSpec(Spec):
@@ -45,15 +45,15 @@ class ConversationRelevanceAssertion(ModelGradedAssertion):
         """Return the problems of the turns in a variable and of the user's own prompt in one test."""
         problems: list[Problem] = []
         test = context.test
-        turns = None if test.is_conversation else test.vars.get(_TURNS)
+        turns = None if test.is_conversation else test.vars.get(CONVERSATION)
         are_turns = isinstance(turns, list | tuple) and all(
             isinstance(turn, dict) and turn.keys() & {"input", "output"} for turn in turns
         )
         if turns is not None and not are_turns:
-            message = f"`{_TURNS}` is not a list of turns with `input` and `output` ({context.where})"
+            message = f"`{CONVERSATION}` is not a list of turns with `input` and `output` ({context.where})"
             severity = Severity.WARNING if context.rules.skips_null else Severity.ERROR
             hint = "write [{input: ..., output: ...}]; a chat of roles goes into `turns` of the test"
-            place = test.place.value("vars", _TURNS) or test.place.value()
+            place = test.place.value("vars", CONVERSATION) or test.place.value()
             problems.append(Problem(message, place, hint, severity=severity))
         check_own_prompt(self, context, ("messages",), problems)
         return problems
@@ -76,8 +76,12 @@ def _turns(subject: Subject) -> list[tuple[str, str]]:
     if conversation := subject.conversation:
         places = answers_in(conversation)
         return [(last_words(conversation[:place]) or "", conversation[place].content) for place in places]
-    written = subject.test.vars.get(_TURNS)
+    written = subject.test.vars.get(CONVERSATION)
     turns = [item for item in written if isinstance(item, dict)] if isinstance(written, list | tuple) else []
+    if (
+        turns and CONVERSATION in subject.opaque
+    ):  # those of earlier tests, to which this output is the next answer
+        turns.append(turn_of(subject))
     if not turns:
         return [(subject.rendered_prompt, subject.text)]
     return [(text_or_json(turn.get("input")), text_or_json(turn.get("output"))) for turn in turns]
