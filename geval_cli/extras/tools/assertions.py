@@ -21,6 +21,7 @@ from geval_cli.assertions.base import (
 from geval_cli.assertions.json_output import schema_errors, schema_problems
 from geval_cli.assertions.json_text import calls_in, parse_strict_json
 from geval_cli.errors import Problem, UnjudgeableError
+from geval_cli.judge.source import TOOL
 from geval_cli.numbers import format_score, format_score_beside, format_threshold
 from geval_cli.providers.wire.chat import tool_call
 from geval_cli.records import JsonValue
@@ -72,6 +73,7 @@ class ToolCallF1Assertion(Assertion):
         expected = _expected(self, subject.test, tools.templates)
         calls = subject.tool_calls
         called = {call.name for call in calls_in(list(calls) if calls else subject.output)}
+        called |= {step.name for step in subject.called or () if step.type == TOOL}
         hits = len(expected & called)
         precision = hits / len(called) if called else 0.0
         recall = hits / len(expected)
@@ -106,6 +108,14 @@ class ToolCallAssertion(Assertion):
             UnjudgeableError: the provider's config has no functions, or a schema in it is broken.
         """
         keys = _FUNCTIONS_KEY[self.base_type]
+        known: dict[str, JsonValue]
+        if subject.called is not None and subject.test.tools is not None:
+            known = {tool.name: tool.parameters for tool in subject.test.tools.definitions}
+            # What ran at the vendor has no time.
+            made = [step for step in subject.called if step.type == TOOL and step.ms is not None]
+            return await _checked(
+                [{"name": it.name, "arguments": json.dumps(it.args)} for it in made], known, subject
+            )
         known = await asyncio.to_thread(_functions, subject, keys)
         try:
             # The calls that came with the answer, since its text has them in the API's own format. Calls that ran
@@ -121,14 +131,20 @@ class ToolCallAssertion(Assertion):
             )
         except ValueError as error:
             return Outcome.of(False, f"the output is not a function call: {error}")
-        if not calls:
-            return Outcome.of(False, f"the output is not a function call: {shortened(subject.text)}")
-        for call in calls:
-            problem = await asyncio.to_thread(_problem, call, known)
-            if problem:
-                return Outcome.of(False, problem)
-        names = ", ".join(str(call["name"]) for call in calls)
-        return Outcome.of(True, f"valid call of {shortened(names)}")
+        return await _checked(calls, known, subject)
+
+
+async def _checked(
+    calls: Sequence[Mapping[str, JsonValue]], known: Mapping[str, JsonValue], subject: Subject
+) -> Outcome:
+    if not calls:
+        return Outcome.of(False, f"the output is not a function call: {shortened(subject.text)}")
+    for call in calls:
+        problem = await asyncio.to_thread(_problem, call, known)
+        if problem:
+            return Outcome.of(False, problem)
+    names = ", ".join(str(call["name"]) for call in calls)
+    return Outcome.of(True, f"valid call of {shortened(names)}")
 
 
 def _wire_call(call: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
