@@ -72,7 +72,7 @@ def test_a_row_of_which_one_output_has_an_error_is_done_again(
     def respond(body: Any, headers: Mapping[str, str]) -> Any:
         if body["model"] != "rubric":
             return model.respond(body, headers)
-        if is_broken and "say two" in json.dumps(body["messages"]):
+        if is_broken and "shout two" in json.dumps(body["messages"]):
             return error_reply(400, "this I refuse")
         return chat_reply('{"reason": "good", "pass": true, "score": 1}')
 
@@ -84,7 +84,7 @@ def test_a_row_of_which_one_output_has_an_error_is_done_again(
     tests = [{**test, "assert": [*test["assert"], rubric]} for test in CONFIG["tests"]]
     with LoopbackServer(respond=respond) as server:
         first = product.run({**CONFIG, "tests": tests}, server)
-        assert [status for _, status in rows_of(first)] == ["failed", "passed", "error", "passed"]
+        assert [status for _, status in rows_of(first)] == ["failed", "passed", "failed", "error"]
         is_broken = False
         second = product.run({**CONFIG, "tests": tests}, server, "--retry-errors")
     assert [status for _, status in rows_of(second)] == ["failed", "passed", "failed", "passed"]

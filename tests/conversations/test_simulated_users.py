@@ -92,12 +92,23 @@ READ = [
     ("My assistant: she quit.", "My assistant: she quit.", None),
     ("First.\n\nSecond.", "First.\n\nSecond.", None),
     ("[[GOAL]]", "[[GOAL]]", None),
+    ("[GOAL REACHED]", "", GOAL),
+    ("【GIVING UP】。", "", GAVE_UP),
+    *(
+        (f"{said}{REACHED}", said, GOAL)
+        for said in ("谢谢。", "ありがとう\uff01", "「はい」", "धन्यवाद।", "شكرا؟", "Merci !")
+    ),
+    ("<think>He helps, so I say [[GIVING UP]] never.</think>\nHello?", "Hello?", None),
+    (f"<think>Done.</think>{REACHED}", "", GOAL),
+    ("User: Hello?\n\nIs <b> allowed?", "Hello?\n\nIs <b> allowed?", None),
 ]
 UNREADABLE = [
     "",
     " \n",
     f"I will not write {REACHED} before I have it.",
     f"I will not write {GIVING_UP}",
+    "我不写 [GIVING UP]",
+    "<think>I have to say something",
     f"{REACHED}\n{GIVING_UP}",
     "Assistant: How can I help you?",
     "**Assistant**: How can I help you?",

@@ -233,6 +233,41 @@ def test_functions_answer_a_model_and_their_calls_are_the_trace_on_every_api(tmp
         )
 
 
+FINDS, WRONG, UNKNOWN = ("find_order", {"order": 8}), ("find_order", {"order": "x"}), ("find", {})
+
+
+@pytest.mark.parametrize(
+    ("calls", "f1", "is_valid"),
+    [
+        ([], 0, False),
+        ([FINDS], 2 / 3, True),
+        ([FINDS, ("cancel_order", {"order": 8})], 1, True),
+        ([FINDS, WRONG], 2 / 3, False),
+        ([UNKNOWN], 0, False),
+        ([FINDS, UNKNOWN], 0.5, False),
+    ],
+)
+def test_calls_that_geval_has_answered_count_as_calls_in_every_assertion(
+    calls: list[tuple[str, dict[str, Any]]], f1: float, is_valid: bool, tmp_path: Path
+) -> None:
+    checks = [
+        {"type": "tool-call-f1", "value": ["find_order", "cancel_order"], "threshold": 0.6},
+        {"type": "is-valid-openai-tools-call"},
+        {"type": "is-valid-function-call"},
+    ]
+    opposites = [{**item, "type": f"not-{item['type']}"} for item in checks]
+    with model_with([[call] for call in calls]) as server:
+        test = {"input": "Cancel order 8.", "vars": {"name": "Ann"}, "assert": [*checks, *opposites]}
+        write(tmp_path, server, tests=[test])
+        [result] = run_of(tmp_path, code=1)
+    _, *judged = result["assertions"]
+    scores = [item["score"] for item in judged]
+    valid = float(is_valid)
+    assert scores == pytest.approx([f1, valid, valid, 1 - f1, 1 - valid, 1 - valid])
+    passed = [item["status"] == "passed" for item in judged]
+    assert passed == [f1 >= 0.6, is_valid, is_valid, f1 < 0.6, not is_valid, not is_valid]
+
+
 def test_called_tools_are_shown_and_judged_again_without_a_call(tmp_path: Path) -> None:
     with model_with(ROUNDS) as server:
         write(
@@ -331,7 +366,11 @@ def test_recorded_answers_are_used_in_order_and_a_call_that_none_fits_is_an_erro
 
 def test_a_model_in_place_of_tools_sees_the_world_and_the_calls_and_nothing_else(tmp_path: Path) -> None:
     rounds = [[("find_order", {"order": 8}), ("find_order", {"number": 8})], [("find_order", {"order": 9})]]
-    answers = ['```json\n{"result": {"state": "packed"}}\n```', "Well.", '{"error": "no such order"}']
+    answers = [
+        '```json\n{"result": {"state": "packed"}}\n```',
+        "Well.",
+        '<think>{9}?</think>\n{"error": "no such order"}',
+    ]
 
     def respond(body: Any, headers: Mapping[str, str]) -> Reply:
         asked.append(body)

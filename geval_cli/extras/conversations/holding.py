@@ -26,6 +26,7 @@ from geval_cli.errors import (
 )
 from geval_cli.judge.calls import is_cut_off
 from geval_cli.judge.metric import CachingJudge
+from geval_cli.judge.replies import without_thoughts
 from geval_cli.judge.source import ASSISTANT, USER, last_words
 from geval_cli.providers.wire.chat import message_list, tool_call
 from geval_cli.records import (
@@ -48,11 +49,14 @@ from geval_cli.templating import Templates
 GOAL, GAVE_UP, LIMIT = "goal", "gave_up", "limit"
 
 _MARKS = {GOAL: "[[GOAL REACHED]]", GAVE_UP: "[[GIVING UP]]"}
-_MARK = r"\[\[ *(GOAL[ _]REACHED|GIVING[ _]UP) *\]\]"
-_AROUND = r"[\s*_`\"'.!]*"
+_MARK = r"[\[\u3010]{1,2} *(GOAL[ _]REACHED|GIVING[ _]UP) *[\]\u3011]{1,2}"
+_AROUND = r"[\s*_`\"'.!\u3002\uff01]*"
 _LINE = re.compile(rf"{_AROUND}{_MARK}{_AROUND}", re.IGNORECASE)
-# Behind a whole sentence: "I will not write [[GIVING UP]]" says the opposite.
-_BEHIND = re.compile(rf"(?<=[.!?…)\"'\u2019\u201d*_])\s*{_MARK}{_AROUND}\Z", re.IGNORECASE)
+# Behind a whole sentence, of any script: "I will not write [[GIVING UP]]" says the opposite.
+_FULL_STOPS = (
+    r".!?…)\"'*_\u2019\u201d\u00bb\u3002\uff01\uff1f\uff0e\uff61\u300d\u300f\uff09\u0964\u061f\u06d4"
+)
+_BEHIND = re.compile(rf"(?<=[{_FULL_STOPS}])\s*{_MARK}{_AROUND}\Z", re.IGNORECASE)
 _ANYWHERE = re.compile(_MARK, re.IGNORECASE)
 _OWN_NAME = re.compile(r"[\s*_]*(?:user|human)[*_ ]*:[*_]*\s*", re.IGNORECASE)
 _OTHER_NAME = re.compile(r"^[ \t*_]*(?:assistant|ai)[*_ ]*:", re.IGNORECASE | re.MULTILINE)
@@ -335,6 +339,7 @@ def read_reply(text: str, ends: Sequence[str] = (GOAL, GAVE_UP)) -> UserReply | 
 
     An end mark counts on a line of its own or after a full sentence. Marks that are not among `ends` are dropped.
     """
+    text = without_thoughts(text)
     own = _OWN_NAME.match(text)
     said = text[own.end() :] if own else text
     if other := _OTHER_NAME.search(said):  # what follows is not the user's

@@ -23,6 +23,7 @@ from geval_cli.extras.conversations.holding import as_one
 from geval_cli.extras.programs.scripting.code import Code, Language
 from geval_cli.json_codec import decode_json
 from geval_cli.judge.calls import JudgeCalls
+from geval_cli.judge.replies import without_thoughts
 from geval_cli.judge.source import TOOL
 from geval_cli.providers.base import TEXT, kind_of
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS
@@ -646,8 +647,9 @@ def _simulated_answer(text: str) -> tuple[JsonValue, str | None]:
     Raises:
         JudgeParseError: the reply has neither, or both.
     """
+    answer = without_thoughts(text)
     try:
-        found = decode_json(text[text.find("{") : text.rfind("}") + 1])
+        found = decode_json(answer[answer.find("{") : answer.rfind("}") + 1])
     except ValueError:
         found = None
     if isinstance(found, dict):
