@@ -615,6 +615,7 @@ def test_a_program_that_plays_the_user_is_given_no_variables(product: Product) -
         ({"done_when": "{{ tea }}"}, (), "undefined variable `tea`"),
         ({"done_when": {"type": "regex", "value": "("}}, (), "broken regular expression"),
         ({"done_when": {"type": "not-ended-by", "value": "goal"}}, (), "it cannot be `ended-by`"),
+        ({"done_when": {"type": "human"}}, (), "it cannot be `human`"),
         ({"goal": "{{ input or '' }}"}, ("--var", "input="), "`goal` of test 1 is empty once rendered"),
         ({"opening": " {{ '' }}"}, (), "`opening` of test 1 is empty once rendered"),
         ({"profile": "x"}, ("--var", "profile=y"), "the variable `profile` hides the profile"),

@@ -242,6 +242,24 @@ def test_a_scoring_function_sees_every_assertion_as_written_and_the_members_of_s
     assert "threshold" not in context
 
 
+@pytest.mark.parametrize(
+    ("score", "is_one"),
+    [("0.5", True), ("-3", True), ("10**300", True), ("10**400", False), ("-10**400", False)]
+    + [(text, False) for text in ("float('nan')", "float('inf')", "True", "'1'", "None")],
+)
+def test_a_scoring_function_gives_a_finite_score_or_no_verdict(
+    tmp_path: Path, score: str, is_one: bool
+) -> None:
+    code = f"def get_score(named, context):\n    return {{'pass': True, 'score': {score}, 'reason': 'r'}}\n"
+    (tmp_path / "score.py").write_text(code, encoding="utf-8")
+    test = {"assert": [{"type": "contains", "value": "x"}], "assertScoringFunction": "file://score.py"}
+    content = {"dialect": "promptfoo", "prompts": ["x"], "providers": ["echo"], "tests": [test]}
+    (row,) = rows_of(tmp_path, content)
+    assert row["status"] == ("passed" if is_one else "error")
+    assert (row["output"], len(row["assertions"])) == ("x", 1)
+    assert is_one or "returned no verdict" in row["error"]["message"]
+
+
 def test_an_output_that_a_test_brings_is_checked_against_the_tools_of_the_columns_provider(
     tmp_path: Path,
 ) -> None:

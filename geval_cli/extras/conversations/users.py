@@ -19,6 +19,7 @@ from geval_cli.suite.validation import Fields, LoadContext, build_spec, read_fie
 
 _TEXTS = ("goal", "profile", "opening", "done_when")
 _TEMPLATES = ("goal", "opening", "done_when")
+_NEVER_DECIDE = ("ended-by", "human")
 _FORM = "for example [{age: 70, patience: little}, A student in a hurry.]"
 _KNOWN = "known: .csv, .tsv, .jsonl, .ndjson, .json, .yaml, .yml"
 
@@ -59,9 +60,10 @@ def _read_parts(fields: Fields, reading: LoadContext) -> None:
         if spec is not None and (spec.compares_outputs or getattr(spec, "dimensions", None)):
             hint = "name one assertion about one answer"
             reading.report("`done_when` cannot compare outputs or rate several dimensions", at.value(), hint)
-        elif spec is not None and spec.type.removeprefix("not-") == "ended-by":
+        elif spec is not None and spec.base_type in _NEVER_DECIDE:
             hint = "name an assertion about the last answer"
-            reading.report("`done_when` decides the end, so it cannot be `ended-by`", at.value("type"), hint)
+            message = f"`done_when` decides the end, so it cannot be `{spec.base_type}`"
+            reading.report(message, at.value("type"), hint)
         fields.values["done_when"] = spec
 
 

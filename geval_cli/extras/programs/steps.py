@@ -361,8 +361,9 @@ async def own_verdict(
     # A Python dataclass spells it `pass_`, since `pass` is a keyword.
     passed = found.get("pass", found.get("pass_")) if isinstance(found, Mapping) else None
     score = found.get("score") if isinstance(found, Mapping) else None
-    if not isinstance(passed, bool) or isinstance(score, bool) or not isinstance(score, int | float):
-        hint = "return {pass: true or false, score: a number, reason: a text}"
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    if not isinstance(passed, bool) or not is_number or score is None or not abs(score) <= sys.float_info.max:
+        hint = "return {pass: true or false, score: a finite number, reason: a text}"
         raise CodeFailedError("`assertScoringFunction` returned no verdict", hint=hint)
     return Verdict(Status.PASSED if passed else Status.FAILED, float(score))
 
