@@ -30,10 +30,11 @@ from geval_cli.assertions.base import (
     verdict_of,
 )
 from geval_cli.assertions.judges import judge_provider
+from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.case import JobContext, PendingResult
 from geval_cli.engine.judge_output import Meter, compare_outputs, metered_tools
 from geval_cli.engine.plan import Job, assertions_of
-from geval_cli.errors import GevalError, JudgeError, NotDoneError, Problem, UnjudgeableError
+from geval_cli.errors import GevalError, JudgeError, NotDoneError, Problem, Severity, UnjudgeableError
 from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, own_prompt
 from geval_cli.extras.graded.verdicts import SPELLINGS, parse_choice, parse_winner, weigh_words
 from geval_cli.judge.calls import is_cut_off, reply_schema
@@ -44,12 +45,26 @@ from geval_cli.judge.source import resolve_input
 from geval_cli.metrics import named_scores
 from geval_cli.numbers import format_score, format_score_beside, format_threshold, plural
 from geval_cli.records import AssertionResult, CaseResult, Choice, JsonValue, Purpose, Role, Status, Usage
+from geval_cli.source.problems import did_you_mean
 from geval_cli.specs.base import Score
 
 _COMPARING = ("select-best", "max-score")
 _LEAST_COMPARED = 2
 _DIGITS = 9  # of scores that are compared: beyond them lies rounding
 _CHOICE_SCHEMA: Mapping[str, Any] = reply_schema({"reason": {"type": "string"}, "best": {"type": "integer"}})
+
+
+def _severity(context: CheckContext) -> Severity:
+    """Return the severity of what promptfoo ignores."""
+    return Severity.WARNING if context.rules.skips_null else Severity.ERROR
+
+
+def _problems_of_transform(spec: Assertion, context: CheckContext) -> list[Problem]:
+    if spec.transform is None:
+        return []
+    message = f"{spec.base_type} compares whole outputs and cannot have a `transform`"
+    hint = "put it into `options` of the test, for all its assertions"
+    return [Problem(message, spec.place.value("transform"), hint, severity=_severity(context))]
 
 
 class MaxScoreRules(ValueRules):
@@ -74,11 +89,21 @@ class MaxScoreAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return a problem if there are no other assertions, whose scores could be compared."""
-        if any(not other.compares_outputs for other in context.test.assertions):
-            return []
-        message = "max-score compares the scores of other assertions, and there are none"
-        return [Problem(message, self.place.value("type"), "add the assertions that score the outputs")]
+        """Return the problems: no other assertions, whose scores could be compared, or weights of unknown types."""
+        problems = _problems_of_transform(self, context)
+        for name in self.value.weights:
+            if name.removeprefix("not-") not in ASSERTION_TYPES:
+                near = did_you_mean(name, [*ASSERTION_TYPES])
+                hint = f"did you mean `{near}`?" if near else "name the types of the test's assertions"
+                message = f"`weights` of max-score names the unknown type `{name}`"
+                problems.append(
+                    Problem(message, self.place.value("value"), hint, severity=_severity(context))
+                )
+        if all(other.compares_outputs for other in context.test.assertions):
+            message = "max-score compares the scores of other assertions, and there are none"
+            hint = "add the assertions that score the outputs"
+            problems.append(Problem(message, self.place.value("type"), hint))
+        return problems
 
     async def judge_row(self, members: Sequence[RowMember], tools: Tools) -> Sequence[Outcome]:
         """Pass the output with the highest score, the first one if there is a tie.
@@ -142,7 +167,7 @@ class SelectBestAssertion(ModelGradedAssertion):
 
     def check(self, context: CheckContext) -> list[Problem]:
         """Return problems with the criterion and with the user's own prompt in one test."""
-        problems: list[Problem] = []
+        problems = _problems_of_transform(self, context)
         check_value(self, self.value, "criterion", context, problems)
         check_own_prompt(self, context, ("criteria", "outputs"), problems)
         return problems
@@ -334,10 +359,7 @@ class PairwiseAssertion(ModelGradedAssertion):
         if self.is_negated:
             hint = "write `pairwise`, with criteria that say the opposite"
             problems.append(Problem("there is no `not-pairwise`", self.place.value("type"), hint))
-        if self.transform is not None:
-            hint = "put it into `options` of the test, for all its assertions"
-            message = "pairwise compares whole outputs and cannot have a `transform`"
-            problems.append(Problem(message, self.place.value("transform"), hint))
+        problems += _problems_of_transform(self, context)
         place = self.place.child("criteria" if self.place.key("criteria") else "value")
         criteria = context.render(self.criteria, place, problems)
         if criteria is not None and not criteria.strip():

@@ -467,8 +467,8 @@ def _read_members(fields: Fields, reading: LoadContext) -> None:
     members = read_assertions(list(written) if isinstance(written, tuple) else written, place, reading)
     for member in members:
         if member.members:
-            hint = "put its assertions into the outer set, or next to it"
-            reading.report("an assert-set cannot hold another assert-set", member.place.value("type"), hint)
+            message = "an assert-set cannot hold an assert-set or a decision-tree"
+            reading.report(message, member.place.value("type"), "put it next to the set")
         if member.compares_outputs:
             message = f"{member.base_type} compares whole outputs and cannot be in an assert-set"
             reading.report(message, member.place.value("type"), "put it next to the set")

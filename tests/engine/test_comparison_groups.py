@@ -273,3 +273,26 @@ def test_a_row_of_one_and_scores_of_nothing_are_problems() -> None:
     assert "only one" in alone
     [nothing] = problems_of([case(vars={"x": 1}, assertions=(MAX, SELECT))], A, B)
     assert "scores of other assertions" in nothing
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            assertion("select-best", value="x", transform="output"),
+            "select-best compares whole outputs and cannot",
+        ),
+        (assertion("not-select-best", value="x", transform="output"), "select-best compares whole outputs"),
+        (assertion("max-score", transform="output"), "max-score compares whole outputs and cannot"),
+        (assertion("max-score", value={"weights": {"llm_rubric": 2}}), "names the unknown type `llm_rubric`"),
+        (
+            assertion("max-score", value={"weights": {"not-contain": 2}}),
+            "names the unknown type `not-contain`",
+        ),
+        (assertion("max-score", value={"weights": {"not-contains": 2, "bleu": 1}}), None),
+    ],
+)
+def test_what_a_comparison_would_ignore_is_a_problem(spec: Assertion, said: str | None) -> None:
+    found = problems_of([case(vars={"x": 1}, assertions=(PASSES, spec))], A, B)
+    assert [said in problem for problem in found if said] == [True] * len(found), found
+    assert len(found) == (said is not None)

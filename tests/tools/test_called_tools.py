@@ -364,6 +364,18 @@ def test_recorded_answers_are_used_in_order_and_a_call_that_none_fits_is_an_erro
     assert len(result["trace"]) == 3
 
 
+@pytest.mark.parametrize(
+    ("order", "is_found"), [(1, True), (1.0, True), (True, False), ("1", False), ([1], False)]
+)
+def test_a_recorded_answer_fits_the_same_json_alone(order: Any, is_found: bool, tmp_path: Path) -> None:
+    recorded = [{"name": "find_order", "args": {"order": 1}, "result": "packed"}]
+    with model_with([[("find_order", {"order": order})]]) as server:
+        write(tmp_path, server, tools={"definitions": DEFINED, "recorded": recorded})
+        [result] = run_of(tmp_path)
+    [(_, _, output, error)] = calls_of(result)
+    assert (output, error is None) == ("packed" if is_found else None, is_found)
+
+
 def test_a_model_in_place_of_tools_sees_the_world_and_the_calls_and_nothing_else(tmp_path: Path) -> None:
     rounds = [[("find_order", {"order": 8}), ("find_order", {"number": 8})], [("find_order", {"order": 9})]]
     answers = [

@@ -17,6 +17,7 @@ from pydantic import Field
 from geval_cli.assertions.base import CheckContext, MergedTest
 from geval_cli.assertions.json_output import schema_errors, schema_problems
 from geval_cli.assertions.json_text import calls_beside
+from geval_cli.assertions.match import is_same_json
 from geval_cli.engine.case import JobContext
 from geval_cli.errors import CodeFailedError, ConfigError, JudgeParseError, Problem, UnjudgeableError
 from geval_cli.extras.conversations.holding import as_one
@@ -683,7 +684,7 @@ def _fits(wanted: Mapping[str, JsonValue] | None, given: JsonValue) -> bool:
     if wanted is None:
         return True
     return isinstance(given, Mapping) and all(
-        key in given and given[key] == part for key, part in wanted.items()
+        key in given and is_same_json(given[key], part) for key, part in wanted.items()
     )
 
 
