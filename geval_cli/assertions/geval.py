@@ -285,7 +285,7 @@ def judged_case(spec: GEvalFields, subject: Subject, tools: Tools) -> JudgedCase
     if turns := subject.conversation:
         case = replace(case, turns=turns)
     if knows_all_steps(subject) or not _OF_TRACE.isdisjoint(spec.evaluation_params or ()):
-        case = replace(case, trace=trace_of(subject), shows_trace=knows_all_steps(subject))
+        case = replace(case, trace=trace_of(subject, timed=False), shows_trace=knows_all_steps(subject))
     if spec.source is None:
         return case
     return replace(case, source=tools.templates.render(spec.source, subject.test.variables))

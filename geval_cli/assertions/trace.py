@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from geval_cli.assertions.base import MergedTest, Subject
 from geval_cli.assertions.json_text import called_tools
 from geval_cli.errors import UnjudgeableError
@@ -11,15 +13,16 @@ from geval_cli.records import JsonValue, TraceStep, Turn
 _TOOL_KEYS = ("tools", "functions")
 
 
-def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
+def trace_of(subject: Subject, *, timed: bool = True) -> tuple[TraceStep, ...] | None:
     """Return the steps that led to an output; None if nothing is known about them.
 
     A test's trace belongs to the output that comes with the test. For a model's answer, the steps are the recorded
     calls of the test's tools or, without those, the calls in earlier turns and in the answer itself; a model that had
-    tools and called none has an empty trace.
+    tools and called none has an empty trace. Unless `timed`, the times that geval measured are left out: they differ in
+    each run, so a judge that was shown them would rate the same steps anew.
     """
     if subject.called is not None:
-        return subject.called
+        return subject.called if timed else tuple(replace(step, ms=None) for step in subject.called)
     if knows_all_steps(subject):
         return subject.test.trace
     calls = subject.tool_calls
@@ -33,9 +36,8 @@ def trace_of(subject: Subject) -> tuple[TraceStep, ...] | None:
 
 def knows_all_steps(subject: Subject) -> bool:
     """Return whether all steps are known: the test has tools, or both the trace and the output come with the test."""
-    if subject.called is not None:
-        return True
-    return subject.test.trace is not None and subject.response is None and subject.provider is None
+    is_given = subject.test.trace is not None and subject.response is None and subject.provider is None
+    return subject.called is not None or is_given
 
 
 def known_trace(subject: Subject, asked_by: str) -> tuple[TraceStep, ...]:

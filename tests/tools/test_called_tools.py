@@ -649,7 +649,8 @@ def test_judges_see_the_calls_with_their_results(tmp_path: Path) -> None:
 
     def respond(body: Any, headers: Mapping[str, str]) -> Reply:
         asked.append(json.dumps(body))
-        return Reply(body=chat((), '{"reason": "fine", "score": 9}'))
+        said = {"score": 9} if "THIRD" not in asked[-1] else {"pass": True, "score": 1}
+        return Reply(body=chat((), json.dumps({"reason": "fine", **said})))
 
     geval_check = {"type": "g-eval", "criteria": "Good.", "threshold": 0.5}
     assertions = [
@@ -665,6 +666,9 @@ def test_judges_see_the_calls_with_their_results(tmp_path: Path) -> None:
         tests = [{"input": "Cancel.", "vars": {"name": "Ann"}, "options": options, "assert": assertions}]
         write(tmp_path, server, tests=tests)
         geval(tmp_path, "run", "c.yaml")
+        paid = len(asked)
+        geval(tmp_path, "run", "c.yaml")  # the tool is called again, and takes another time
+    assert len(asked) == paid
     first, second, third = (
         next(text for text in asked if word in text) for word in ("FIRST", "SECOND", "THIRD")
     )

@@ -201,7 +201,7 @@ class GoalSuccessAssertion(LlmRubricAssertion):
 
     def judged_texts(self, subject: Subject, tools: Tools) -> JsonValue:
         """Return everything that a judge may see, including the steps."""
-        return [super().judged_texts(subject, tools), to_json(trace_of(subject) or ())]
+        return [super().judged_texts(subject, tools), to_json(trace_of(subject, timed=False) or ())]
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
         """Ask the judge whether the goal was reached, and how well.
@@ -210,7 +210,8 @@ class GoalSuccessAssertion(LlmRubricAssertion):
             UnjudgeableError: the steps are unknown; nothing was sent.
             JudgeError, ProviderError: there is no verdict.
         """
-        steps = known_trace(subject, self.base_type)
+        known_trace(subject, self.base_type)
+        steps = trace_of(subject, timed=False) or ()
         goal = tools.templates.render(self._goal, subject.test.variables)
         trajectory = trace_text(steps)
         question = Question(
