@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
 from geval_cli.assertions.geval_metric import GEvalFields
 from geval_cli.assertions.registry import ASSERTION_TYPES
+from geval_cli.engine.conversation import CONVERSATION_ID, uses_conversation
 from geval_cli.engine.plan import Plan, SelectedTests, names_of
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.numbers import plural
@@ -101,6 +102,9 @@ class LikelyMistakes(Struct):
     _names: set[str] = field(default_factory=set)
     _misplaced: dict[str, tuple[str, Location | None, int]] = field(default_factory=dict)
     _metrics: set[str] = field(default_factory=set)
+    _has_turns: bool = False
+    _next_test: int = 0
+    _lacks_turns: tuple[int, Location | None] | None = None
     _has_users: bool = False
     _profiles_are_used: bool = False
     _unused: dict[str, _Unused] = field(default_factory=dict)
@@ -110,6 +114,7 @@ class LikelyMistakes(Struct):
 
     def __post_init__(self) -> None:
         suite = self.plan.suite
+        self._has_turns = any(map(uses_conversation, suite.prompts))
         for prompt in suite.prompts:
             self._note_file(prompt.raw, prompt.place, "raw")
             self.sees_all = self.sees_all or (isinstance(prompt, NamedPromptSpec) and bool(prompt.made_by))
@@ -135,6 +140,9 @@ class LikelyMistakes(Struct):
 
     def record(self, test: MergedTest) -> None:
         """Record the next test."""
+        left_out, self._next_test = test.index - self._next_test, test.index + 1
+        if left_out and self._has_turns and not (self._lacks_turns or test.metadata.get(CONVERSATION_ID)):
+            self._lacks_turns = left_out, test.place.value()
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         for spec in each_assertion(test.assertions):
@@ -249,6 +257,15 @@ class LikelyMistakes(Struct):
         if not has_fixed_prompts:
             yield from self._of_unused(name for name in self._unused if name not in braced)
         yield from self._of_gone()
+        if self._lacks_turns is not None:
+            count, location = self._lacks_turns
+            are = "is" if count == 1 else "are"
+            yield Problem(
+                f"{plural(count, 'test')} before this one {are} left out, so `_conversation` lacks their turns",
+                location,
+                "run the whole conversation; `metadata: {conversationId: ...}` tells conversations apart",
+                severity=Severity.WARNING,
+            )
         for (where, written), (place, keys, count) in self._unrendered.items():
             is_for_judge = keys[0] in {"guidelines", "rubric"}
             what, home = ("guidelines and rubrics", "criteria") if is_for_judge else ("test values", "prompt")

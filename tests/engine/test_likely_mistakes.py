@@ -424,6 +424,31 @@ def test_a_check_for_a_key_that_is_masked_in_answers_is_an_error(
 
 
 @pytest.mark.parametrize(
+    ("selection", "metadata", "prompt", "is_told"),
+    [
+        (None, {}, "{{ _conversation }} {{ q }}", False),
+        ("t[01]", {}, "{{ _conversation }} {{ q }}", False),
+        ("t[12]", {}, "{{ _conversation }} {{ q }}", True),
+        ("t[02]", {}, "{{ _conversation }} {{ q }}", True),
+        ("t2", {"conversationId": "one"}, "{{ _conversation }} {{ q }}", False),
+        ("t2", {}, "{{ q }}", False),
+    ],
+)
+def test_a_conversation_of_which_turns_are_filtered_out_gets_a_warning(
+    selection: str | None, metadata: dict[str, str], prompt: str, is_told: bool, tmp_path: Path
+) -> None:
+    tests = [
+        {"description": f"t{n}", "vars": {"q": "x"}, "metadata": metadata, "assert": [USED]} for n in range(3)
+    ]
+    whole = {"dialect": "promptfoo", "prompts": [prompt], "providers": ["echo"], "tests": tests}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(whole), encoding="utf-8")
+    prepared = prepare(RunRequest(path, {}, filter_pattern=selection), is_going_to_run=False)
+    said = [problem.message for problem in prepared.warnings if "lacks their turns" in problem.message]
+    assert len(said) == is_told
+
+
+@pytest.mark.parametrize(
     ("secret", "count"), [("{{ env.OUR_KEY }}", 1), (f"Bearer {KEY}", 1), ("a word", 0), (5, 0)]
 )
 def test_a_variable_that_holds_a_key_is_told(tmp_path: Path, secret: object, count: int) -> None:
