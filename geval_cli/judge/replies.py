@@ -546,7 +546,9 @@ def _texts_of(value: Value) -> tuple[str, ...]:
 # -- thoughts ---------------------------------------------------------------------------------------------------
 
 _THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis"
-_THOUGHTS_START = compile_later(rf"(?:\A|^|(?<=>))\s*+<({_THOUGHTS})>", re.IGNORECASE | re.MULTILINE)
+_THOUGHTS_START = compile_later(
+    rf"(?:\A|^|(?<=>))\s*+(?:<({_THOUGHTS})>|\[(?-i:(THINK))\])", re.IGNORECASE | re.MULTILINE
+)
 _THOUGHTS_END = compile_later(
     rf"(?:^[ \t]*</(?:{_THOUGHTS})>|</(?:{_THOUGHTS})>[ \t]*\r?$)", re.IGNORECASE | re.MULTILINE
 )
@@ -558,12 +560,13 @@ def without_thoughts(text: str) -> str:
     Thoughts without an end tag leave nothing. An end tag without a start tag counts only at the beginning or end of a
     line: some servers swallow the start tag, whereas a judged text may have an end tag in a sentence.
     """
-    if "<" not in text:
+    if "<" not in text and "[THINK]" not in text:
         return text
     spans: list[tuple[int, int]] = []
     position = 0
     while match := _THOUGHTS_START.search(text, position):
-        end = re.compile(rf"</{match[1]}>", re.IGNORECASE).search(text, match.end())
+        end_tag = rf"</{match[1]}>" if match[1] else r"\[/THINK\]"
+        end = re.compile(end_tag, re.IGNORECASE).search(text, match.end())
         position = len(text) if end is None else end.end()
         spans.append((match.start(), position))
     answer = _blanked(text, spans)

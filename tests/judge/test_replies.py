@@ -53,6 +53,8 @@ READ_FROM_1_TO_5 = [
     ('{"result": {"score": 4, "reason": "It is clear."}}', "json"),
     ('{"Coherence": 4}', "json"),
     ('<think>Perhaps a 3. Score: 3</think>\n{"score": 4}', "json"),
+    ('[THINK]Perhaps a 3. Score: 3[/THINK]\n{"score": 4}', "json"),
+    ("[THINK]\nI give it a 3.\n\nScore: 3\n[/THINK]\n\nCoherence: 4", "label"),
     ("Score: 4", "label"),
     ("- Coherence: 4", "label"),
     ("Coherence score: 4", "label"),
