@@ -444,9 +444,9 @@ def wants_logprobs(specs: Iterable[Assertion]) -> bool:
 
 def check_schema(written: WrittenSchema, name: str, place: SourcePath) -> list[Problem]:
     """Return every problem of a JSON Schema outside assertions; `name` is how messages refer to it."""
-    from geval_cli.assertions.json_output import schema_problems
+    from geval_cli.assertions.json_output import schema_problems, schema_slips
 
-    return schema_problems(written, name, place)
+    return schema_problems(written, name, place) or schema_slips(written, place)
 
 
 async def judge_row(

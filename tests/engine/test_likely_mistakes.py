@@ -622,3 +622,19 @@ def test_what_has_no_value_is_told(tmp_path: Path, written: str, key: str) -> No
     )
     told = prepare(RunRequest(path, {}), is_going_to_run=False).warnings
     assert [problem.message for problem in told] == ([f"`{key}` has no value"] if key else [])
+
+
+@pytest.mark.parametrize(
+    ("schema", "near"),
+    [
+        ({"tpye": "object"}, "type"),
+        ({"type": "object", "requierd": ["a"]}, "required"),
+        ({"type": "object"}, ""),
+    ],
+)
+def test_a_misspelt_keyword_is_told_in_the_schema_of_a_prompt_too(
+    tmp_path: Path, schema: dict[str, object], near: str
+) -> None:
+    prompt = {"id": "a", "raw": "Say {{ q }}", "expected_schema": schema}
+    told = [line for line in warnings(tmp_path, prompts=[prompt]) if "checks nothing" in line]
+    assert [line.partition("; ")[2] for line in told] == ([f"did you mean `{near}`?"] if near else [])
