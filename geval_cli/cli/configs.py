@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,14 @@ from geval_cli.numbers import plural
 from geval_cli.report.safe_file import SafeFile, open_in_place, output_error
 from geval_cli.report.sanitize import quoted
 from geval_cli.runs.requests import RunRequest, is_untrusted
-from geval_cli.source.access import TRUSTED, Access, untrusted_access
+from geval_cli.source.access import TRUSTED, Access, open_regular, untrusted_access
 from geval_cli.version import install_hint
 
 if TYPE_CHECKING:
     from geval_cli.cli.untrusted import KernelSandbox
+
+
+_HEAD = 1_000
 
 
 def validate_configs(
@@ -124,12 +128,20 @@ def write_schema(path: Path | None) -> None:
     """Write the JSON Schema of a config to `path` or to stdout.
 
     Raises:
-        UsageError: the file cannot be written.
+        UsageError: the file cannot be written, or is something else than a schema, such as the config itself.
     """
     text = json.dumps(config_json_schema(with_plugins=True), indent=2) + "\n"
     if path is None:
         sys.stdout.write(text)
         return
+    held = b""
+    if path.is_file():
+        with suppress(ConfigError, OSError), open_regular(path, TRUSTED) as stream:
+            held = stream.read(_HEAD).strip()
+    if held and b"//json-schema.org/" not in held:
+        raise UsageError(
+            f"{path} exists and is not a JSON Schema", hint="name another file, or remove it first"
+        )
     _write(path, text)
 
 

@@ -419,3 +419,16 @@ def test_an_empty_argument_is_no_folder(tmp_path: Path, words: tuple[str, ...]) 
     run = run_geval(*words, cwd=tmp_path)
     assert (run.code, run.stderr.splitlines()[0]) == (2, "error: an argument is empty")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c.json", "gevalconfig.json"]
+
+
+@pytest.mark.parametrize(
+    "held", ["prompts: a\n", '{"$schema": "./gevalconfig.schema.json", "prompts": "a"}', "q\na\n"]
+)
+def test_a_schema_replaces_nothing_but_a_schema(tmp_path: Path, held: str) -> None:
+    (tmp_path / "gevalconfig.yaml").write_text(held, encoding="utf-8")
+    (tmp_path / "empty.json").write_text("\n", encoding="utf-8")
+    refused = run_geval("schema", "-o", "gevalconfig.yaml", cwd=tmp_path)
+    assert (refused.code, "exists and is not a JSON Schema" in refused.stderr) == (2, True)
+    assert (tmp_path / "gevalconfig.yaml").read_text(encoding="utf-8") == held
+    for name in ("new.json", "new.json", "empty.json"):
+        assert run_geval("schema", "-o", name, cwd=tmp_path).code == 0
