@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from geval_cli.cli.options import CompareOptions, check_idle
@@ -54,6 +55,8 @@ def compare_runs(earlier: str, later: str, given: CompareOptions) -> None:
         if path.suffix.lower() not in _ENDINGS:
             hint = f"use a name that ends in one of: {', '.join(_ENDINGS)}"
             problem = Problem(f"cannot write a comparison to {path}", hint=hint)
+        elif path.is_file() and path.resolve() in {Path(name).resolve() for name in (earlier, later)}:
+            problem = Problem(f"cannot write to {path}: it is one of the runs", hint="choose another file")
         if problem is not None:
             problems.append(problem)
     if problems:

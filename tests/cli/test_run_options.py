@@ -432,3 +432,15 @@ def test_a_schema_replaces_nothing_but_a_schema(tmp_path: Path, held: str) -> No
     assert (tmp_path / "gevalconfig.yaml").read_text(encoding="utf-8") == held
     for name in ("new.json", "new.json", "empty.json"):
         assert run_geval("schema", "-o", name, cwd=tmp_path).code == 0
+
+
+def test_a_comparison_does_not_replace_the_results_that_it_compares(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"tests": [{"output": "a"}]}', encoding="utf-8")
+    for name in ("a.json", "b.json"):
+        assert run_geval("run", "c.json", "-o", name, cwd=tmp_path).code == 0
+    held = (tmp_path / "a.json").read_bytes()
+    for name in ("a.json", "./b.json"):
+        run = run_geval("compare", "a.json", "b.json", "-o", name, cwd=tmp_path)
+        assert (run.code, "it is one of the runs" in run.stderr) == (2, True)
+    assert (tmp_path / "a.json").read_bytes() == held
+    assert run_geval("compare", "a.json", "b.json", "-o", "c2.json", cwd=tmp_path).code == 0
