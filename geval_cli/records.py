@@ -270,7 +270,8 @@ class ModelResponse(Struct, frozen=True):
         dropped: parameters that were left out because the server refused them (for example "logprobs").
         sample_indexes: which sample each choice is, in the same order; set by the gateway (a provider leaves it empty:
             its choices are the first ones of the request's `sample_indexes`).
-        original_cost_usd: for a cached answer, its cost when it was requested; None if unknown.
+        original_usage: for an answer that came, at least in part, without a request of its own, its usage when it was
+            generated; else None.
         model: as named in the answer, often more precisely than in the request.
         fingerprint: the vendor's name for the state of its servers (`system_fingerprint`); None if it gives none.
         between: what was said before this answer in the same exchange: answers with tool calls, and the results, each
@@ -299,19 +300,20 @@ class ModelResponse(Struct, frozen=True):
     sample_indexes: tuple[int, ...] = ()
     exhausted_s: float = 0.0
     lost: int = 0
-    original_cost_usd: float | None = None
+    original_usage: Usage | None = None
     shared: bool = False
     repeated_usage: Usage = Usage()
     between: tuple[tuple[Turn, Message], ...] = ()
 
     @property
+    def usage_generated(self) -> Usage:
+        """Return the usage of the answer when it was generated, whoever paid for it."""
+        return self.usage if self.original_usage is None else self.original_usage
+
+    @property
     def cost_usd_generated(self) -> float | None:
         """Return the cost of the answer when it was generated, whoever paid for it; None if unknown."""
-        return (
-            self.original_cost_usd
-            if self.cached or self.original_cost_usd is not None
-            else self.usage.cost_usd
-        )
+        return self.usage_generated.cost_usd
 
     @property
     def is_from_cache(self) -> bool:

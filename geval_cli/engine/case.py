@@ -256,13 +256,14 @@ def _stored_response(found: CaseResult) -> ModelResponse:
     choice = Choice(
         text, found.finish_reason, reported_logprobs(reported), reported=reported, tool_calls=found.tool_calls
     )
+    usage = found.usage.get(Role.GENERATION, Usage())
     return ModelResponse(
         (choice,),
-        usage=found.usage.get(Role.GENERATION, Usage()),
+        usage=usage,
         latency_ms=found.latency_ms,
         cached=True,  # the cost is what it was then: this run pays for none, nor did a case that shared its answer
         shared=not found.cached,
-        original_cost_usd=found.cost_usd_generated,
+        original_usage=replace(usage, cost_usd=found.cost_usd_generated),
     )
 
 

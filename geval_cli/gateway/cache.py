@@ -477,7 +477,7 @@ def recalled(known: Mapping[int, StoredChoice], *, new: int) -> ModelResponse:
         model=stored[0].model,
         fingerprint=stored[0].fingerprint,
         sample_indexes=tuple(known),
-        original_cost_usd=sum((item.usage for item in stored), Usage()).cost_usd,
+        original_usage=sum((item.usage for item in stored), Usage()),
         shared=not new,
     )
 

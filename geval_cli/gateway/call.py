@@ -268,8 +268,6 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
     }
     indexes = tuple(index for index in wanted if index in choice_of)
     sent = [part for part in parts if not part.cached]
-    costs = [part.original_cost_usd if part.cached else part.usage.cost_usd for part in parts]
-    original_cost_usd = sum((Usage(cost_usd=cost) for cost in costs), Usage()).cost_usd
     return ModelResponse(
         choices=tuple(choice_of[index] for index in indexes),
         usage=sum((part.usage for part in parts), Usage()),
@@ -280,7 +278,7 @@ def join(parts: Sequence[ModelResponse], wanted: Sequence[int]) -> ModelResponse
         fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
         request_id=next((part.request_id for part in parts if part.request_id is not None), None),
         sample_indexes=indexes,
-        original_cost_usd=original_cost_usd,
+        original_usage=sum((part.usage_generated for part in parts), Usage()),
         shared=all(part.shared for part in parts),
         repeated_usage=sum((part.repeated_usage for part in parts), Usage()),
     )
@@ -311,13 +309,12 @@ def longest(latencies_ms: Iterable[float | None]) -> float | None:
 def without_cost(response: ModelResponse, *, is_counted: bool) -> ModelResponse:
     """Return `response` for a caller that sent no request for it: counted as cached, or not at all."""
     count = len(response.choices) if is_counted else 0
-    original_cost_usd = response.original_cost_usd if response.cached else response.usage.cost_usd
     usage = Usage(requests=count, cached_requests=count)
     return replace(
         response,
         cached=True,
         usage=usage,
-        original_cost_usd=original_cost_usd,
+        original_usage=response.usage_generated,
         shared=not is_counted,
         repeated_usage=Usage(),
     )

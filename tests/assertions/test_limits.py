@@ -28,7 +28,12 @@ def test_latency(kind: str, latency_ms: float, threshold: float, status: Status)
 
 
 def test_an_answer_from_the_cache_is_judged_by_what_it_took_when_it_was_bought() -> None:
-    seen = answered(latency_ms=900.0, cached=True, original_cost_usd=0.5, usage=Usage(1, cached_requests=1))
+    seen = answered(
+        latency_ms=900.0,
+        cached=True,
+        original_usage=Usage(1, cost_usd=0.5),
+        usage=Usage(1, cached_requests=1),
+    )
     slow = judged("latency", "x", seen=seen, threshold=500)
     assert slow.status is Status.FAILED
     assert "comes from the cache" in (slow.reason or "")

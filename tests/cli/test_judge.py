@@ -706,8 +706,31 @@ _LOOKS_AT_ANSWERS = (
     {"type": "latency", "threshold": 0.000001},
     {"type": "not-finish-reason", "value": "length"},
     {"type": "python", "value": "context['providerResponse']['cached']"},
-    {"type": "python", "value": "context['providerResponse']['tokenUsage']['total'] == 0"},
 )
+
+
+def test_limits_on_tokens_hold_for_answers_that_others_paid_for(
+    product: Product, server: LoopbackServer
+) -> None:
+    """Of equal tests only one pays for the answer; what a stored answer took that another one paid for is unknown."""
+    checks = [
+        {"type": "python", "value": "context['providerResponse']['tokenUsage']['total'] < 1"},
+        {"type": "javascript", "value": "context.providerResponse.tokenUsage.total < 1"},
+        {"type": "javascript", "value": "context.providerResponse.tokenUsage.completion > 0"},
+    ]
+    suite = {
+        "prompts": ["Say {{ x }}"],
+        "providers": ["openai:answerer"],
+        "defaultTest": {"assert": checks},
+        "tests": [{"vars": {"x": word}} for word in ("one", "one", "two")],
+    }
+
+    def marks(finished: Finished) -> list[list[str]]:
+        return [[item["status"] for item in case["assertions"]] for case in finished.cases]
+
+    paid = ["failed", "failed", "passed"]
+    assert [marks(product.run(suite, server)) for _ in range(2)] == [[paid] * 3] * 2
+    assert marks(product.command(server, "judge", "latest")) == [["error", "failed", "failed"]] * 3
 
 
 @pytest.mark.parametrize("price", [None, {"input": 1, "output": 1}], ids=["price unknown", "price known"])

@@ -353,7 +353,7 @@ def test_within_one_run_an_answer_counts_once_however_many_share_it(world, cache
     assert not any(response.is_from_cache for response in fresh)
     assert [response.shared for response in fresh] == [False, True, True, False] + [True] * 8
     assert all(
-        response.original_cost_usd == 0.01
+        response.cost_usd_generated == 0.01
         for response in fresh
         if response.shared and len(response.choices) == 1
     )
@@ -435,7 +435,7 @@ class TestAnswersOfPasses:
         assert not in_next_pass.cached
         for shared in (in_same_pass, once_more, when_done):
             assert shared.usage == Usage()
-            assert (shared.cached, shared.shared, shared.original_cost_usd) == (True, True, 0.25)
+            assert (shared.cached, shared.shared, shared.cost_usd_generated) == (True, True, 0.25)
 
     def test_an_answer_of_a_batch_is_one_of_a_batch_in_each_pass(self):
         answers = self.answers(is_in_passes=True)

@@ -161,7 +161,7 @@ def as_one(responses: Sequence[ModelResponse]) -> ModelResponse:
         responses[-1],
         usage=sum((item.usage for item in responses), Usage()),
         latency_ms=_sum_of_all([item.latency_ms for item in responses]),
-        original_cost_usd=_sum_of_all([item.cost_usd_generated for item in responses]),
+        original_usage=sum((item.usage_generated for item in responses), Usage()),
         cached=all(item.cached for item in responses),
         shared=all(item.shared for item in responses),
     )

@@ -204,9 +204,10 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
     elif not subject.rules.metadata_as_given:
         context["metadata"] = {}
     if response is not None:
-        usage = response.usage
+        usage = response.usage_generated
         choice = response.choices[0]
         counted = reported.pop("tokenUsage", None)
+        total = usage.input_tokens + usage.output_tokens  # 0 if they are unknown
         answer = {
             "output": subject.output,
             "cached": response.is_from_cache,
@@ -214,9 +215,11 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
             "cost": response.cost_usd_generated,
             "finishReason": choice.finish_reason,
             "tokenUsage": {
-                "prompt": usage.input_tokens,
-                "completion": usage.output_tokens,
-                "total": usage.input_tokens + usage.output_tokens,
+                **(
+                    {"prompt": usage.input_tokens, "completion": usage.output_tokens, "total": total}
+                    if total
+                    else {}
+                ),
                 **(counted if isinstance(counted, Mapping) else {}),
             },
             **reported,
