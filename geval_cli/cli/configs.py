@@ -150,7 +150,7 @@ def export_suite(config: Path, output: Path | None, *, env_file: Path | None) ->
 
     Raises:
         ConfigError: with every problem of the config.
-        UsageError: the file cannot be written, or is the config itself.
+        UsageError: the file cannot be written, or is the config itself or a file that it reads.
     """
     read = read_portable_suite(config, env=os.environ, env_file=env_file, access=_access_of(config))
     portable = read.without_secrets()
@@ -185,7 +185,7 @@ def _write_portable(
     if output is None:
         sys.stdout.write(text)
         return
-    if output.exists() and output.samefile(source):
+    if output.exists() and (output.samefile(source) or output.resolve() in portable.files):
         raise UsageError(f"{output} is also the input and would be overwritten", hint="name another file")
     _write(output, text, is_private=is_private)
 

@@ -44,7 +44,6 @@ from geval_cli.runs.event_loop import run_async
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import ResumedRun, resume_run
-from geval_cli.source.files import FILE_PART
 from geval_cli.specs.promptfoo import PromptfooOptions
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.home import (
@@ -287,12 +286,7 @@ def keep_inputs(
         ConfigError: one of the outputs is such a file.
     """
     configs = {path.resolve() for request in requests for path in (request.config, *request.joined)}
-    named = {
-        (run.suite.base_dir / part.removeprefix(FILE_PART)).resolve()
-        for run in (prepared if outputs else ())
-        for part in run.suite.parts
-        if part.startswith(FILE_PART)
-    }
+    named = {path for run in (prepared if outputs else ()) for path in run.suite.files}
     for path in outputs:
         if path.resolve() in configs:
             hint = "choose another file, or the config would be overwritten"

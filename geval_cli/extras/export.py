@@ -32,16 +32,22 @@ from geval_cli.suite.validation import LoadContext
 
 
 class PortableSuite(Struct, frozen=True):
-    """A suite as the content of one file. `warnings` name what that file lacks or should not contain."""
+    """A suite as the content of one file.
+
+    Attributes:
+        warnings: what that file lacks or should not contain.
+        files: the files that the suite was read from, apart from the config.
+    """
 
     content: Mapping[str, JsonValue]
     warnings: tuple[Problem, ...] = ()
+    files: frozenset[Path] = frozenset()
 
     def without_secrets(self) -> "PortableSuite":
         """Return the suite with every key and password replaced by `***`, for a file to share."""
         rest, env = _without_secrets(self.content)
         content = {key: env if key == "env" else rest[key] for key in self.content}
-        return PortableSuite(content, self.warnings)
+        return PortableSuite(content, self.warnings, self.files)
 
     def to_json(self) -> str:
         """Return the suite as JSON text."""
@@ -120,7 +126,7 @@ def read_portable_suite(
                 severity=Severity.WARNING,
             )
         ]
-    return PortableSuite(content, tuple(sort_problems([*kept, *secrets])))
+    return PortableSuite(content, tuple(sort_problems([*kept, *secrets])), opened.suite.files)
 
 
 def _files_that_stay(content: Mapping[str, JsonValue], place: SourcePath) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from geval_cli.assertions.base import UNCALIBRATED, Calibrations, MergedTest
 from geval_cli.errors import Problem
 from geval_cli.records import JsonValue
 from geval_cli.source.access import TRUSTED, Access
-from geval_cli.source.files import digest_of
+from geval_cli.source.files import FILE_PART, digest_of
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.base import PromptSpec, ProviderSpec, RunOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, DialectRules
@@ -101,6 +101,12 @@ class LoadedSuite:
     def digest(self) -> str:
         """Return a hash of everything that decides the results: the config and the files that it names."""
         return digest_of(self.parts)
+
+    @property
+    def files(self) -> frozenset[Path]:
+        """Return the files that decide the results, apart from the config itself, without symbolic links."""
+        names = [part.removeprefix(FILE_PART) for part in self.parts if part.startswith(FILE_PART)]
+        return frozenset((self.base_dir / name).resolve() for name in names)
 
     def resolved(self, spec: ProviderSpec) -> ProviderSpec:
         """Return the configured provider whose label is the id of `spec`, else `spec` itself.

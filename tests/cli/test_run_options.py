@@ -376,6 +376,19 @@ def test_no_file_that_the_config_reads_is_overwritten(tmp_path: Path, option: st
     assert run_geval("run", "c.json", option, "new.jsonl", cwd=tmp_path).code == 0
 
 
+@pytest.mark.parametrize("name", ["tests.csv", "./tests.jsonl", "prompts/p.md", "c.json", "link.json"])
+def test_an_exported_suite_replaces_no_file_that_it_is_read_from(tmp_path: Path, name: str) -> None:
+    for path, text in READS.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    (tmp_path / "link.json").symlink_to("data/b.txt")
+    run = run_geval("export", "suite", "c.json", "-o", name, cwd=tmp_path)
+    assert (run.code, "is also the input and would be overwritten" in run.stderr) == (2, True)
+    assert {path: (tmp_path / path).read_text(encoding="utf-8") for path in READS} == READS
+    assert run_geval("export", "suite", "c.json", "-o", "new.json", cwd=tmp_path).code == 0
+    assert run_geval("export", "suite", "c.json", "-o", "new.json", cwd=tmp_path).code == 0
+
+
 LONG = "x" * 300
 
 
