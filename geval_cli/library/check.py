@@ -1,5 +1,6 @@
 """`check`: judge one output with any assertion of a config, without a suite or a run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -147,10 +148,11 @@ def prepare_check(
     if unknown:
         hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
-    if output is None:
-        raise UsageError(
-            "the output is None", hint='return it from the function that makes it; JSON\'s null is "null"'
-        )
+    if output is None or (
+        isinstance(output, float) and math.isnan(output)
+    ):  # as pandas writes what is missing
+        hint = 'return it from the function that makes it; JSON\'s null is "null"'
+        raise UsageError(f"the output is {output}", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}
     for name, kind in MEDIA_FIELDS.items():
         if name in test:

@@ -111,9 +111,10 @@ def test_what_is_wrong_is_said_before_anything_is_asked(
     assert server.requests == []
 
 
-def test_an_output_that_is_none_passes_nothing() -> None:
-    with pytest.raises(UsageError, match="the output is None"):
-        check(None, {"type": "not-contains", "value": "x"})
+@pytest.mark.parametrize("output", [None, float("nan")])
+def test_an_output_that_is_missing_passes_nothing(output: Any) -> None:
+    with pytest.raises(UsageError, match=f"the output is {output}"):
+        check(output, {"type": "not-contains", "value": "x"})
     assert check("null", {"type": "is-json"}).success
 
 
