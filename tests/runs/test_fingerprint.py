@@ -98,9 +98,13 @@ def test_files_are_told_by_their_names() -> None:
     ]
 
 
-def test_a_value_from_the_environment_is_told_without_showing_it() -> None:
-    lines = said({"a": 1}, {"a": 1}, suite=({"config: prompts": "1"}, {"config: prompts": "2"}))
-    assert lines == ["prompts: a value that comes from the environment or from another file"]
+@pytest.mark.parametrize(("part", "name"), [("config: prompts", "prompts"), ("tests", "tests")])
+def test_a_value_from_the_environment_is_told_without_showing_it(part: str, name: str) -> None:
+    changed = ({part: "1"}, {part: "2"})
+    assert said({"a": 1}, {"a": 1}, suite=changed) == [
+        f"{name}: a value that comes from the environment or from another file"
+    ]
+    assert said({"a": 1}, {"a": 2}, suite=changed) == ["a: 1 -> 2"]
 
 
 def test_parts_that_are_equal_are_not_told() -> None:
