@@ -303,6 +303,31 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         "return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=True)))",
         "return self.recalled(dict(zip(call.request.sample_indexes, found.items(), strict=False)))",
     ): "a call has a key for each sample, and all of them were found",
+    (
+        "geval_cli/statistics/intervals.py",
+        "power = (freedom + 1) / 2 * math.log1p(t * t / freedom)",
+        "power = (freedom + 1) / 3 * math.log1p(t * t / freedom)",
+    ): "another slope makes other steps, to the same root",
+    (
+        "geval_cli/statistics/intervals.py",
+        "return math.log(math.pi) / 2 - (math.log(a) / 2 - 1 / (8 * a) + 1 / (192 * a**3))",
+        "return math.log(math.pi) / 2 - (math.log(a) / 2 - 1 / (8 * a) + 1 / (193 * a**3))",
+    ): "for the numbers that come here, the last term is not larger than what rounding leaves",
+    (
+        "geval_cli/statistics/intervals.py",
+        "a * (math.log1p(-rest) if rest < x else math.log(x)) + math.log(rest) / 2 - _log_beta_half(a)",
+        "a * (math.log1p(-rest) if (rest <= x) else math.log(x)) + math.log(rest) / 2 - _log_beta_half(a)",
+    ): "for two halves, both are the logarithm of a half",
+    (
+        "geval_cli/judge/estimate.py",
+        "_MOST_REPEATED = 8_000",
+        "_MOST_REPEATED = 8001",
+    ): "how much of a judge's words it is shown again is no matter of one character",
+    (
+        "geval_cli/engine/aggregate.py",
+        'raise ValueError("no arithmetic")',
+        "pass",
+    ): "formulas are checked before they are computed",
 }
 """Mistakes that no test can notice, as (module, line before, line after), and why nobody would.
 

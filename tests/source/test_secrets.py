@@ -243,6 +243,7 @@ def test_what_stands_beside_headers_is_not_hidden() -> None:
         ("    model: some-model-4711", ["    headers:"]),
         ("      topic: some-topic-4711", ["    body:", "    headers:"]),
         ("tests: some-tests-4711", ["    headers:"]),
+        ("        topic: some-topic-4711", ["      body:", "    headers:"]),
     ):
         assert draw_source_line(line, column=1, length=1, above=before)[0] == line
     schema = {"tests": [{"assert": [{"type": "is-json", "value": {"headers": {"type": "object-4711"}}}]}]}

@@ -223,6 +223,16 @@ def test_intervals_contain_the_truth_whatever_the_sizes_of_clusters(
     assert held / runs >= 0.9
 
 
+def test_a_single_cluster_says_nothing_of_others() -> None:
+    assert (ClusterSums.of([0.2, 0.9], ["a", "a"]).variance, ClusterSums().variance) == (0.0, 0.0)
+    assert (clustered((0, 0.2), (0, 0.9)).standard_error(), clustered((0, 0.2)).freedom) == (None, None)
+
+
+def test_each_value_has_a_cluster() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        ClusterSums.of([0.2, 0.9], ["a"])
+
+
 def test_open_clusters_are_clusters() -> None:
     assert [clustered(*((test, 0.5) for test in range(count))).clusters for count in range(4)] == [0, 1, 2, 3]
 

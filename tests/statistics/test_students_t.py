@@ -30,3 +30,8 @@ def test_the_series_for_large_samples_agrees_with_the_product_that_it_stands_for
     """B(1, 1/2) = 2, and B(k + 1, 1/2) = B(k, 1/2) k / (k + 1/2)."""
     product = math.log(2) - math.fsum(math.log1p(0.5 / k) for k in range(1, a))
     assert _log_beta_half(a) == pytest.approx(product, abs=1e-13)
+
+
+@pytest.mark.parametrize("t", [math.inf, -math.inf])
+def test_nothing_is_farther_off_than_infinity(t: float) -> None:
+    assert two_sided_p(t, 5) == 0.0
