@@ -161,3 +161,15 @@ def test_a_rough_key_is_of_what_others_than_the_assistant_said() -> None:
 
 def test_values_without_a_json_form_are_no_crash() -> None:
     assert content_key(None, {"x": {1}}) == content_key(None, {"x": {1}}) != content_key(None, {"x": {2}})
+
+
+@pytest.mark.parametrize("test", [{"vars": {"x": "a"}}, {"description": "a"}, {"input": "a"}])
+def test_a_corrected_reference_leaves_a_test_the_same(test: dict[str, Any]) -> None:
+    known = key(**test)
+    for changed in (
+        {"expected_output": "b"},
+        {"context": ("c",)},
+        {"expected_output": "b", "context": ("d",)},
+    ):
+        assert key(**test, **changed) == known
+    assert key(expected_output="b") != key(expected_output="c")

@@ -328,6 +328,16 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
         'raise ValueError("no arithmetic")',
         "pass",
     ): "formulas are checked before they are computed",
+    (
+        "geval_cli/engine/plan.py",
+        "size = min(2 * size, _LARGEST_BLOCK)",
+        "size = max(2 * size, _LARGEST_BLOCK)",
+    ): "how many tests are held at once changes no order",
+    (
+        "geval_cli/engine/plan.py",
+        "while begin < len(self.positions):",
+        "while (begin <= len(self.positions)):",
+    ): "a block of no tests yields none",
 }
 """Mistakes that no test can notice, as (module, line before, line after), and why nobody would.
 
