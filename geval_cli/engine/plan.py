@@ -602,12 +602,12 @@ class DoneCases:
         """Return whether the case of `result` is done."""
         return self._is_done(self._place(result.test_index, result.repeat_index, result.column))
 
-    def missing(self, jobs: Iterable[Job], skip: Callable[[Job], object] = bool) -> Iterator[Job]:
+    def missing(self, jobs: Iterable[Job], skip: Callable[[Job], None] | None = None) -> Iterator[Job]:
         """Yield the `jobs` that are not done, and call `skip` with each of the others."""
         for job in jobs:
             if not self._is_done(self._place(job.test.index, job.repeat_index, job.column)):
                 yield job
-            else:
+            elif skip is not None:
                 skip(job)
 
     def marks_of(self, first_test: int, last_test: int) -> bytes:

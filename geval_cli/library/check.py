@@ -148,9 +148,8 @@ def prepare_check(
     if unknown:
         hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
-    if output is None or (
-        isinstance(output, float) and math.isnan(output)
-    ):  # as pandas writes what is missing
+    # NaN is how pandas writes what is missing.
+    if output is None or (isinstance(output, float) and math.isnan(output)):
         hint = 'return it from the function that makes it; JSON\'s null is "null"'
         raise UsageError(f"the output is {output}", hint=hint)
     test = {name: value for name, value in given.items() if value is not None and name not in _NOT_OF_TEST}

@@ -303,7 +303,9 @@ class _Evaluation(Struct):
         async with open_jobs(prepared, cache, events, policy, began_s=began, calls=calls) as runner:
             driver = self.driver = runner.session.gateway.batches
             stop.patience_s = max_answer_s(prepared, runner.session.pool)
-            done = resumed.done if resumed is not None else None if driver is None else done_cases(prepared)
+            done = None if resumed is None else resumed.done
+            if done is None and driver is not None:
+                done = done_cases(prepared)
 
             def carry(job: Job) -> None:
                 if resumed is not None and prepared.plan.is_serial:

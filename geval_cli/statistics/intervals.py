@@ -249,11 +249,13 @@ class ClusterSums(Struct):
 
     @classmethod
     def of(cls, values: Iterable[float], clusters: Iterable[Hashable]) -> "ClusterSums":
-        """Return the sums of values, each with the name of its cluster."""
+        """Return the sums of the distances of values from their mean; each value has the name of its cluster."""
+        known = list(values)
+        mean = math.fsum(known) / len(known) if known else 0.0
         totals: dict[Hashable, tuple[int, float]] = {}
-        for value, name in zip(values, clusters, strict=True):
+        for value, name in zip(known, clusters, strict=True):
             count, total = totals.get(name, (0, 0.0))
-            totals[name] = count + 1, total + value
+            totals[name] = count + 1, total + value - mean
         found = cls()
         for count, total in totals.values():
             found.add(count, total)

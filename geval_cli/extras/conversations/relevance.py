@@ -78,9 +78,8 @@ def _turns(subject: Subject) -> list[tuple[str, str]]:
         return [(last_words(conversation[:place]) or "", conversation[place].content) for place in places]
     written = subject.test.vars.get(CONVERSATION)
     turns = [item for item in written if isinstance(item, dict)] if isinstance(written, list | tuple) else []
-    if (
-        turns and CONVERSATION in subject.opaque
-    ):  # those of earlier tests, to which this output is the next answer
+    if turns and CONVERSATION in subject.opaque:
+        # They are those of earlier tests, to which this output is the next answer.
         turns.append(turn_of(subject))
     if not turns:
         return [(subject.rendered_prompt, subject.text)]

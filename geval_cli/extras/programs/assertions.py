@@ -207,21 +207,18 @@ def script_context(subject: Subject, spec: Assertion | None = None) -> dict[str,
         usage = response.usage_generated
         choice = response.choices[0]
         counted = reported.pop("tokenUsage", None)
-        total = usage.input_tokens + usage.output_tokens  # 0 if they are unknown
+        tokens = {"prompt": usage.input_tokens, "completion": usage.output_tokens}
+        if total := sum(tokens.values()):
+            tokens["total"] = total
+        else:  # they are unknown
+            tokens = {}
         answer = {
             "output": subject.output,
             "cached": response.is_from_cache,
             "latencyMs": response.latency_ms,
             "cost": response.cost_usd_generated,
             "finishReason": choice.finish_reason,
-            "tokenUsage": {
-                **(
-                    {"prompt": usage.input_tokens, "completion": usage.output_tokens, "total": total}
-                    if total
-                    else {}
-                ),
-                **(counted if isinstance(counted, Mapping) else {}),
-            },
+            "tokenUsage": {**tokens, **(counted if isinstance(counted, Mapping) else {})},
             **reported,
         }
         # What is unknown has no key: in JavaScript `null <= 0.01` is true.

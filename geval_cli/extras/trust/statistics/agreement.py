@@ -470,7 +470,7 @@ class ClusterRobustMean(Struct, frozen=True):
 def clustered_mean(values: Numbers, clusters: Sequence[str]) -> ClusterRobustMean:
     """Return the mean of values with its cluster-robust standard error (`ClusterSums`)."""
     mean = float(values.mean())
-    sums = ClusterSums.of((values - mean).tolist(), clusters)
+    sums = ClusterSums.of(values.tolist(), clusters)
     freedom = sums.freedom if sums.clusters > 1 else 0.0
     return ClusterRobustMean(mean, math.sqrt(sums.variance), freedom, sums.clusters)
 

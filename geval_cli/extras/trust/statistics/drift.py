@@ -77,9 +77,7 @@ def drift_of(pairs: Sequence[RatedTwice], margin: float = MARGIN) -> Drift | Non
     before = math.fsum(pair.before for pair in pairs) / count
     after = math.fsum(pair.after for pair in pairs) / count
     shift = math.fsum(pair.after - pair.before for pair in pairs) / count
-    sums = ClusterSums.of(
-        [pair.after - pair.before - shift for pair in pairs], [pair.cluster for pair in pairs]
-    )
+    sums = ClusterSums.of([pair.after - pair.before for pair in pairs], [pair.cluster for pair in pairs])
     groups, variance, interval = sums.clusters, None, None
     if groups > 1:
         variance = sums.variance

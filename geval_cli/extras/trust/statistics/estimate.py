@@ -114,7 +114,7 @@ def labels_per_cluster(marks: Sequence[float], clusters: Sequence[str]) -> int:
     largest = share * (1 - share)
     if groups == 1 or largest <= _ROUNDING:
         return n // groups
-    shrunk = ((groups - 1) * _sums(marks, clusters).variance + largest / groups) / groups
+    shrunk = ((groups - 1) * ClusterSums.of(marks, clusters).variance + largest / groups) / groups
     return min(n, max(1, math.floor(n * shrunk / largest + _ROUNDING)))
 
 
@@ -137,12 +137,6 @@ def _weight(marks: Sequence[float], judged: Sequence[float], others: Sequence[fl
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _sums(values: Sequence[float], clusters: Sequence[str]) -> ClusterSums:
-    """Return the sums from which the standard error of the mean of clustered values follows."""
-    mean = _mean(values) if values else 0.0
-    return ClusterSums.of((value - mean for value in values), clusters)
 
 
 LEAST_LABELLED = 15
@@ -294,13 +288,13 @@ class _Corrected(Struct):
     @property
     def variance(self) -> float:
         """The squared standard error, clustered separately over labelled and unlabelled items."""
-        of_rest = self.weight**2 * _sums(self.others, self.other_clusters).variance
-        return of_rest + _sums(self.differences, self.clusters).variance
+        of_rest = self.weight**2 * ClusterSums.of(self.others, self.other_clusters).variance
+        return of_rest + ClusterSums.of(self.differences, self.clusters).variance
 
     @property
     def freedom(self) -> float:
         """The degrees of freedom of the variance: those of the labelled items, of which there are fewest."""
-        return _sums(self.differences, self.clusters).freedom
+        return ClusterSums.of(self.differences, self.clusters).freedom
 
     def influences(self) -> dict[str, float]:
         """Return the influence of each cluster on the mean."""
@@ -390,7 +384,9 @@ def residuals_carry_over(
     if not residuals:
         return None
     counts = len(residuals), len(set(clusters))
-    return carry_over(_mean(residuals), _sums(residuals, clusters).variance, counts, margin, marks=marks)
+    return carry_over(
+        _mean(residuals), ClusterSums.of(residuals, clusters).variance, counts, margin, marks=marks
+    )
 
 
 def carry_over(

@@ -189,11 +189,8 @@ def create_suite_file(folder: Path, name: str) -> str:
         raise RefusedError(f"there is no folder {path.parent.name}", status=_NOT_FOUND, hint=hint) from error
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        hint = (
-            hint
-            if error.errno in {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
-            else "fix it, then try again"
-        )
+        if error.errno not in {errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}:
+            hint = "fix it, then try again"
         raise RefusedError(f"cannot write {name}: {reason}", status=_FORBIDDEN, hint=hint) from error
     return name
 
@@ -378,9 +375,8 @@ def edit_suite(request: Request, path: str) -> HTMLResponse:
     except UsageError as error:
         return error_page(_UNPROCESSABLE, "This suite cannot be edited here", error.message, error.hint)
     page = {"path": path, "config": str(file.path), "digest": file.digest, "text": file.text}
-    if (
-        len(json_text(page).encode()) > _settings(request).max_body_bytes
-    ):  # it could be neither checked nor saved
+    # A larger one could be neither checked nor saved.
+    if len(json_text(page).encode()) > _settings(request).max_body_bytes:
         hint = "edit it in an editor, or put its tests into a file of their own"
         return error_page(
             _TOO_LARGE, "This suite cannot be edited here", f"{path} is too large for this page", hint
