@@ -58,6 +58,25 @@ def test_a_null_output_is_no_answer() -> None:
         usage_of({"output": None})
 
 
+@pytest.mark.parametrize(
+    "failed", [{"error": "refused"}, {"output": None}, {"error": "refused", "output": None}]
+)
+@pytest.mark.parametrize(
+    ("took", "cost_usd"),
+    [
+        ({"token_usage": {"prompt": 3, "completion": 0}}, 3.0),
+        ({"token_usage": {"prompt": 3, "completion": 2}}, 5.0),
+        ({"token_usage": {"prompt": 3, "completion": 0}, "cost": 0.5}, 0.5),
+    ],
+)
+def test_an_error_costs_what_it_took_though_nothing_was_written(
+    failed: dict[str, Any], took: dict[str, Any], cost_usd: float
+) -> None:
+    with pytest.raises((ProviderRequestError, ProviderShapeError)) as caught:
+        read_program_reply({**failed, **took}, PRICED, prompt="hello")
+    assert (caught.value.cost_usd, caught.value.input_tokens) == (cost_usd, 3)
+
+
 OWN_REASONS = ("goal_reached", "", None, 7)
 """Reasons of the user's own, which say nothing to geval."""
 

@@ -229,7 +229,8 @@ def read_program_reply(result: Any, caller: ProgramSettings, *, prompt: str) -> 
     output = result.get("output") if isinstance(result, dict) else None
     unwritten: Exception | None = None
     try:
-        text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=_data_of)
+        text = "" if output is None else output
+        text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=_data_of)
     except (TypeError, ValueError, RecursionError) as failure:
         text, unwritten = "", failure
     usage = Usage()
