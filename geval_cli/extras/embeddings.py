@@ -24,7 +24,13 @@ from geval_cli.assertions.base import (
 from geval_cli.assertions.json_text import parse_strict_json
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD, judge_provider
 from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableError
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, question_of
+from geval_cli.extras.graded.asking import (
+    JudgeClient,
+    Question,
+    check_own_prompt,
+    check_value,
+    needed_question,
+)
 from geval_cli.extras.graded.verdicts import parse_plain
 from geval_cli.judge.calls import gather_all
 from geval_cli.judge.estimate import passes
@@ -246,6 +252,7 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
             JudgeError, ProviderError: there are no questions or no embeddings.
             UnjudgeableError: there is no question to compare with.
         """
+        actual_question = needed_question(subject)
         question = Question(
             "asked_question",
             (Block("Answer", subject.text),),
@@ -254,7 +261,7 @@ class AnswerRelevanceAssertion(ModelGradedAssertion):
         )
         judge = JudgeClient(self, subject, tools)
         made_up = await judge.ask_several(question, _QUESTIONS, _made_up_question)
-        (asked, *vectors), embedding_ms = await embed([question_of(subject), *made_up], self, subject, tools)
+        (asked, *vectors), embedding_ms = await embed([actual_question, *made_up], self, subject, tools)
         near = [cosine(asked, vector) for vector in vectors]
         score = min(max(math.fsum(near) / len(near), 0.0), 1.0)
         reason = f"the relevance is {format_score(score)}"

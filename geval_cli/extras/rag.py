@@ -26,6 +26,7 @@ from geval_cli.extras.graded.asking import (
     Question,
     check_own_prompt,
     check_value,
+    needed_question,
     own_prompt,
     question_of,
 )
@@ -126,10 +127,11 @@ class ContextRelevanceAssertion(ContextAssertion):
 
         Raises:
             JudgeError, ProviderError: there is no verdict.
-            UnjudgeableError: the test has no context.
+            UnjudgeableError: the test has no context, or no question.
         """
         passages = tuple(one for one in numbered_context(subject) if one.strip())
-        query = question_of(subject)
+        is_own = own_prompt(self, subject.test) is not None
+        query = question_of(subject) if is_own else needed_question(subject)
         context = "\n".join(passages)
         question = Question(
             "relevance",
@@ -137,7 +139,6 @@ class ContextRelevanceAssertion(ContextAssertion):
             {"query": query, "question": query, "context": context},
             _SCHEMA,
         )
-        is_own = own_prompt(self, subject.test) is not None
         read = partial(_quoted, passages) if is_own else partial(_numbered, len(passages))
         judge = JudgeClient(self, subject, tools)
         needed = await judge.ask(question, read)

@@ -9,8 +9,8 @@ from support.graded import SpeakingJudge, graded, graded_tools
 from support.specs import assertion, case, check_context
 
 from geval_cli.assertions.registry import check_assertion
-from geval_cli.errors import JudgeError, Problem, Severity
-from geval_cli.records import Status
+from geval_cli.errors import JudgeError, Problem, Severity, UnjudgeableError
+from geval_cli.records import Status, Turn
 from geval_cli.specs.base import FactualityWeightsSpec, TestOptionsSpec
 from geval_cli.specs.dialect import DEFAULT_RULES, PROMPTFOO_RULES, DialectRules
 from geval_cli.templating.templates import templates_of
@@ -52,6 +52,59 @@ def test_the_judge_sees_question_reference_and_answer() -> None:
     graded("factuality", graded_tools(judge=judge), output="Lyon", value="{{ city }}", test=test)
     for text in ("the prompt", "Paris", "Lyon"):
         assert text in judge.prompts[0]
+
+
+_ASKED = [
+    {"vars": {"query": "Which month is it?"}},
+    {"input": "Which month is it?"},
+    {"vars": {"input": "Which month is it?"}},
+    {"turns": (Turn("user", "Which month is it?"), Turn("assistant", "May"))},
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        ("factuality", "C"),
+        ("model-graded-closedqa", "Y"),
+        ("choice", "good"),
+        ("conversation-relevance", "yes"),
+        ("context-relevance", '{"relevant": []}'),
+    ],
+)
+@pytest.mark.parametrize("asked", _ASKED, ids=lambda asked: next(iter(asked.get("vars", asked))))
+def test_the_judge_of_a_recorded_answer_sees_what_it_answers(
+    kind: str, reply: str, asked: dict[str, Any]
+) -> None:
+    judge = SpeakingJudge([reply])
+    fields = {"value": "It is May."} if kind not in ("conversation-relevance", "context-relevance") else {}
+    fields |= {"choices": {"good": 1, "bad": 0}} if kind == "choice" else {}
+    test = {"context": ("It is May.",), **asked}
+    graded(kind, graded_tools(judge=judge), output="May", prompt="", test=test, **fields)
+    assert "Which month is it?" in judge.prompts[0]
+
+
+def test_a_prompt_that_was_sent_is_what_an_answer_answers() -> None:
+    judge = SpeakingJudge(["C"])
+    test = {"vars": {"query": "only the query"}, "input": "only the input"}
+    graded("factuality", graded_tools(judge=judge), value="x", prompt="the whole prompt", test=test)
+    assert "the whole prompt" in judge.prompts[0]
+    assert "only the" not in judge.prompts[0]
+
+
+@pytest.mark.parametrize("kind", ["context-relevance", "answer-relevance"])
+def test_relevance_to_no_question_is_an_error_before_anyone_is_paid(kind: str) -> None:
+    judge = SpeakingJudge(['{"relevant": [1]}'])
+    with pytest.raises(UnjudgeableError, match="no question"):
+        graded(kind, graded_tools(judge=judge), prompt=" ", test={"vars": {"question": "?", "context": "c"}})
+    assert judge.requests == []
+
+
+def test_a_prompt_of_your_own_may_ask_its_own_question() -> None:
+    own = "What of {{ context }} answers {{ question }}?"
+    test = {"vars": {"question": "How much?", "context": "It costs 5."}}
+    found = graded("context-relevance", graded_tools("It costs 5."), prompt="", test=test, rubricPrompt=own)
+    assert found.score == 1
 
 
 _TAKES_LISTS = ("llm-rubric", "search-rubric", "similar", "rouge-n", "bleu", "gleu", "meteor")

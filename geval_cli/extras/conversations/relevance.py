@@ -9,7 +9,7 @@ from geval_cli.assertions.base import CheckContext, ModelGradedAssertion, Outcom
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD
 from geval_cli.engine.conversation import CONVERSATION, turn_of
 from geval_cli.errors import Problem, Severity
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, task_of
 from geval_cli.extras.graded.rubric import text_or_json
 from geval_cli.extras.graded.verdicts import JudgeDecision, parse_yes_or_no
 from geval_cli.judge.calls import gather_all, reply_schema
@@ -82,7 +82,7 @@ def _turns(subject: Subject) -> list[tuple[str, str]]:
         # They are those of earlier tests, to which this output is the next answer.
         turns.append(turn_of(subject))
     if not turns:
-        return [(subject.rendered_prompt, subject.text)]
+        return [(task_of(subject), subject.text)]
     return [(text_or_json(turn.get("input")), text_or_json(turn.get("output"))) for turn in turns]
 
 

@@ -15,7 +15,7 @@ from geval_cli.assertions.base import (
     render_deep,
 )
 from geval_cli.assertions.judges import judge_provider
-from geval_cli.errors import ConfigError, JudgeError, Problem, Severity
+from geval_cli.errors import ConfigError, JudgeError, Problem, Severity, UnjudgeableError
 from geval_cli.judge.calls import JudgeCalls, whole_text
 from geval_cli.judge.prompt import Block, question_text, user_message
 from geval_cli.records import Choice, JsonValue, Message, ModelRequest, Purpose, Role
@@ -242,6 +242,27 @@ def _messages(found: JsonValue) -> tuple[Message, ...]:
 
 
 def question_of(subject: Subject) -> str:
-    """Return the question: the variable `query`, or else the test's input, or else the whole prompt."""
+    """Return the question: the variable `query`, or else the test's input, or else the whole task."""
     query = subject.test.variables.get("query")
-    return query if isinstance(query, str) and query else subject.test.input or subject.rendered_prompt
+    return query if isinstance(query, str) and query else subject.test.input or task_of(subject)
+
+
+def task_of(subject: Subject) -> str:
+    """Return the prompt; for an output that came without one, the question that it answers, if the test has one."""
+    said = [{"role": turn.role, "content": turn.content} for turn in subject.conversation[:-1]]
+    variables = subject.test.variables
+    asked = (variables.get("query"), subject.test.input, variables.get("input"))
+    texts = (subject.rendered_prompt, *asked, json.dumps(said, ensure_ascii=False) if said else "")
+    return next((text for text in texts if isinstance(text, str) and text.strip()), "")
+
+
+def needed_question(subject: Subject) -> str:
+    """Return the question.
+
+    Raises:
+        UnjudgeableError: the test has none.
+    """
+    if not (question := question_of(subject)).strip():
+        hint = "set `input` in the test, or the variable `query`"
+        raise UnjudgeableError("the test has no question: neither a prompt nor an `input`", hint=hint)
+    return question

@@ -17,7 +17,7 @@ from geval_cli.assertions.base import (
 )
 from geval_cli.assertions.judges import DEFAULT_THRESHOLD
 from geval_cli.errors import Problem
-from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value
+from geval_cli.extras.graded.asking import JudgeClient, Question, check_own_prompt, check_value, task_of
 from geval_cli.extras.graded.verdicts import parse_category, parse_named_choice, parse_yes_or_no
 from geval_cli.judge.calls import reply_schema
 from geval_cli.judge.estimate import passes
@@ -64,12 +64,12 @@ class ClosedQaAssertion(ModelGradedAssertion):
         question = Question(
             "closed_question",
             (
-                Block("Task", subject.rendered_prompt),
+                Block("Task", task_of(subject)),
                 Block("Submission", subject.text),
                 Block("Criterion", criterion),
             ),
             {
-                "input": subject.rendered_prompt,
+                "input": task_of(subject),
                 "criteria": criterion,
                 "completion": subject.text,
                 "output": subject.text,
@@ -106,12 +106,12 @@ class FactualityAssertion(ModelGradedAssertion):
         question = Question(
             "factuality",
             (
-                Block("Question", subject.rendered_prompt),
+                Block("Question", task_of(subject)),
                 Block("Expert Answer", ideal),
                 Block("Submitted Answer", subject.text),
             ),
             {
-                "input": subject.rendered_prompt,
+                "input": task_of(subject),
                 "ideal": ideal,
                 "completion": subject.text,
                 "output": subject.text,
@@ -178,7 +178,7 @@ class ChoiceAssertion(ModelGradedAssertion):
         question = Question(
             "choice",
             (
-                Block("Task", subject.rendered_prompt),
+                Block("Task", task_of(subject)),
                 Block("Output", subject.text),
                 Block("Question", asked),
                 Block("Choices", "\n".join(f"- {name}" for name in self.choices)),
