@@ -119,7 +119,7 @@ class ContextRelevanceAssertion(ContextAssertion):
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
-        check_own_prompt(self, context, ("context", "query"), problems)
+        check_own_prompt(self, context, ("context", "query", "question"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -169,7 +169,7 @@ class ContextFaithfulnessAssertion(ContextAssertion):
         problems: list[Problem] = []
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
-        check_own_prompt(self, context, ("context", "question", "answer", "statements"), problems)
+        check_own_prompt(self, context, ("context", "statements"), problems, in_steps=("question", "answer"))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
@@ -285,7 +285,7 @@ class NoiseSensitivityAssertion(ContextAssertion):
         check_value(self, self.value, "ground truth", context, problems)
         if self.context_transform is None:
             check_context_is_there(self, context, problems)
-        check_own_prompt(self, context, ("context", "question", "answer", "statements"), problems)
+        check_own_prompt(self, context, ("context", "statements"), problems, in_steps=("question", "answer"))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

@@ -175,16 +175,24 @@ def _with_texts(value: JsonValue) -> JsonValue:
 
 
 def check_own_prompt(
-    spec: ModelGradedAssertion, context: CheckContext, names: Sequence[str], problems: list[Problem]
+    spec: ModelGradedAssertion,
+    context: CheckContext,
+    names: Sequence[str],
+    problems: list[Problem],
+    *,
+    in_steps: Sequence[str] = (),
 ) -> None:
-    """Report why the user's own prompt cannot be rendered; `names` are what it can refer to."""
+    """Report why the user's own prompt cannot be rendered.
+
+    It can refer to `names`; as `{steps, evaluate}`, its first part only to those `in_steps`.
+    """
     owner = _owner(spec, context.test)
     if owner is None:
         return
-    variables = {**context.test.variables, **{name: _LISTS.get(name, "text") for name in names}}
-    parts: tuple[Part, ...] = ("evaluate", "steps")
-    for part in parts:
-        template = own_prompt(spec, context.test, part)
+    parts: Mapping[Part, Sequence[str]] = {"evaluate": names, "steps": in_steps}
+    for part, known in parts.items():
+        variables = {**context.test.variables, **{name: _LISTS.get(name, "text") for name in known}}
+        template = own_prompt(spec, context.test, part) if known else None
         if template is not None:
             place = owner.place.spelled("rubricPrompt", "rubric_prompt")
             context.render(template, place, problems, variables=variables)

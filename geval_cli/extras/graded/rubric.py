@@ -56,7 +56,7 @@ class LlmRubricAssertion(ModelGradedAssertion):
             problems.append(Problem(message, place, "say in `value` what the output must do"))
         else:
             check_value(self, self.value, "rubric", context, problems)
-        check_own_prompt(self, context, ("rubric", "output", "input", "prompt"), problems)
+        check_own_prompt(self, context, ("rubric", "output", "prompt"), problems)
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:
