@@ -899,6 +899,12 @@ def test_what_cannot_go_in_batches_is_told_with_its_place_before_anything_is_sen
     assert place in suite.path.read_text(encoding="utf-8").splitlines()[problem.location.line - 1]
     assert problem.hint or "config" not in words
     assert not server.log
+    (
+        {"gates": ["latency.p95 <= 5000"]},
+        {},
+        "no latency, which the gate `latency.p95 <= 5000` limits",
+        "p95",
+    ),
 
 
 def test_a_model_that_needs_more_for_batches_is_named_before_it_is_called_at_the_usual_price(

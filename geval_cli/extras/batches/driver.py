@@ -67,6 +67,7 @@ from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
 from geval_cli.report.sanitize import folder_options
+from geval_cli.runs.baseline import gates_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.specs.base import DURATION, BatchSpec, ProviderSpec
 from geval_cli.store.cache import ResponseCache
@@ -946,6 +947,10 @@ def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield a problem for each assertion on latency."""
     told: set[object] = set()
     with suppress(ConfigError):  # it is told where the tests are checked
+        for gate in gates_of(request, suite)[0]:
+            if gate.statistic.startswith("latency"):
+                message = f"answers from a batch have no latency, which the gate `{gate.text}` limits"
+                yield Problem(message, gate.place.value(), "leave it out, or use --batch-judge")
         for test in suite.tests:
             for spec in each_assertion(test.assertions):
                 place = spec.place.value("type")
