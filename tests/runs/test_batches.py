@@ -460,6 +460,44 @@ def test_a_reply_that_cannot_be_read_is_paid_for_once_however_long_its_case_wait
         assert batched.usage["judge"][counted] == direct.usage["judge"][counted]
 
 
+CHANGING = {
+    "a prompt": ("generation", "A sentence about topic {{ number }} {{ range(9999) | random }}.", {}),
+    "an output": ("judge", "A sentence about topic {{ number }}.", {"transform": "file://t.py"}),
+}
+"""What makes another request each time, with the role of the one it is sent to."""
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["waits", "is resumed again and again"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_requests_that_differ_each_time_are_batched_in_vain_once(tmp_path, server, name, is_left):
+    role, prompt, options = CHANGING[name]
+    suite = Suite(tmp_path, server)
+    document = json.loads(suite.path.read_text(encoding="utf-8"))
+    document["prompts"] = [prompt]
+    document["defaultTest"]["options"] |= options
+    suite.path.write_text(json.dumps(document), encoding="utf-8")
+    code = "import time\n\ndef get_transform(output, context):\n    return f'{output} {time.time_ns()}'\n"
+    (tmp_path / "t.py").write_text(code, encoding="utf-8")
+    ended = suite.run(waits=not is_left)
+    for _ in range(4):
+        if ended.reason is not None:
+            ended = suite.run(waits=False, resume_latest=True)
+    assert len(ended.results) == TESTS
+    assert not any(item["error"] for item in ended.results)
+    assert [item["role"] for item in ended.run["batches"]].count(role) == 1
+    assert sum("are paid for in vain" in text for text in ended.notices) == 1
+    assert ended.usage[role]["batched_requests"] == 0
+
+
+@pytest.mark.parametrize("money", [0.007, 0.01])
+def test_a_batch_that_was_refused_takes_no_part_of_a_budget(tmp_path, server, money):
+    server.token_limit, server.refusal = 0, "invalid_file"
+    ended = Suite(tmp_path, server).run(budget=Budget(max_cost_usd=money), max_cost=money)
+    assert any("failed: too much" in text for text in ended.notices)
+    assert (ended.reason, len(ended.results)) == (None, TESTS)
+    assert not server.paid
+
+
 def test_a_result_that_stays_missing_is_told_and_asked_again(tmp_path, server):
     server.spoil = lambda lines: [line for line in lines if "topic 7." not in json.dumps(line)]
     ended = Suite(tmp_path, server).run()
@@ -861,6 +899,12 @@ INVALID = [
         "`latency` cannot be checked",
         "latency",
     ),
+    (
+        {"gates": ["latency.p95 <= 5000"]},
+        {},
+        "no latency, which the gate `latency.p95 <= 5000` limits",
+        "p95",
+    ),
     ({"options": {"batch": {"size": 200000}}}, {}, "a batch can have at most 50,000 requests", "200000"),
     ({"options": {"batch": {"poll_s": 0}}}, {}, "poll_s", "poll_s"),
     ({"options": {"batch": {"max_wait": "soon"}}}, {}, "max_wait", "max_wait"),
@@ -899,12 +943,6 @@ def test_what_cannot_go_in_batches_is_told_with_its_place_before_anything_is_sen
     assert place in suite.path.read_text(encoding="utf-8").splitlines()[problem.location.line - 1]
     assert problem.hint or "config" not in words
     assert not server.log
-    (
-        {"gates": ["latency.p95 <= 5000"]},
-        {},
-        "no latency, which the gate `latency.p95 <= 5000` limits",
-        "p95",
-    ),
 
 
 def test_a_model_that_needs_more_for_batches_is_named_before_it_is_called_at_the_usual_price(

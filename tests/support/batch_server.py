@@ -42,7 +42,8 @@ class BatchServer(LoopThread):
         looks: how often the state of a batch is requested until it ends.
         is_held: whether batches stay in progress.
         expired_share: the share of requests that expires in batches created from now on (used once).
-        token_limit: how many requests may be enqueued at a time; None for no limit.
+        token_limit: how many requests may be enqueued at a time; None for no limit. `refusal` is the code of a batch
+            that is beyond it.
         kills_at: the operation at which the process `victim` is killed, once, `before` or `after` it is done.
         spoil, spoil_file: change the lines of results, and their whole text, before they are sent.
         status_of: the HTTP status of a line of results, by the request's body.
@@ -67,6 +68,7 @@ class BatchServer(LoopThread):
         self.is_held = False
         self.expired_share = 0.0
         self.token_limit: int | None = None
+        self.refusal = "token_limit_exceeded"
         self.spoil: Callable[[Lines], Lines] = lambda lines: lines
         self.spoil_file: Callable[[bytes], bytes] = lambda file: file
         self.status_of: Callable[[Any], int] = lambda _: 200
@@ -267,7 +269,7 @@ class BatchServer(LoopThread):
         if self.token_limit is not None and running + len(batch.requests) > self.token_limit:
             if vendor.refuses_when_full:
                 return web.json_response(error_body("exhausted", "quota exceeded"), status=429)
-            batch.end, batch.code = "failed", "token_limit_exceeded"
+            batch.end, batch.code = "failed", self.refusal
         self.batches[batch.id] = batch
         return web.json_response(vendor.created(batch))
 

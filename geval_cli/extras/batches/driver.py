@@ -62,7 +62,7 @@ from geval_cli.extras.batches.store import Batch, BatchReply, BatchState, FreeRe
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Layer, Notice, Runtime, Wire
 from geval_cli.gateway.gateway import BatchStart
-from geval_cli.numbers import UNIT_S
+from geval_cli.numbers import UNIT_S, plural
 from geval_cli.providers.base import Provider, batch_api
 from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import STOPPED, Role, RunBatch, RunRecord
@@ -514,8 +514,10 @@ class BatchDriver:
             self._watched.setdefault(batch_id, WatchedBatch(provider))
         for item in self._waiting.values():
             item.keys = []
-        sends_directly = False
-        for group, keys in left.free.items():
+        if (all_new := left.new - left.known) and not self._queue.sends_all:
+            await self._find_changes(all_new)
+        sends_directly = self._queue.sends_all
+        for group, keys in () if sends_directly else left.free.items():
             provider = left.providers[group]
             if len(keys) < FEWEST_IN_A_BATCH or len(keys) < _fewest(provider):
                 self._send_directly(keys, provider)
@@ -525,6 +527,17 @@ class BatchDriver:
         under_way = await self.open_batches()
         self._reserve(under_way)
         return await self._wait(pause, {batch.id for batch in under_way}, sends_directly=sends_directly)
+
+    async def _find_changes(self, roles: Collection[Role]) -> None:
+        """Send the rest directly if this run's batches hold requests of these roles, all of whose requests are new."""
+        unread = await self._store.unread(self.policy.run_id)
+        for role in [role for role in roles if role in unread]:
+            self._queue.sends_all = True
+            whose = "the judge" if role is Role.JUDGE else "the model"
+            self._notice(
+                f"code or random choices in the config change the requests to {whose} each time: "
+                f"{plural(unread[role], 'request')} in batches are paid for in vain, and the rest is sent directly"
+            )
 
     async def _wait(self, pause: Pause, before: set[str], *, sends_directly: bool) -> WaitOutcome:
         delay_s, cancelled, rounds = self.policy.poll_s, False, 0
@@ -585,8 +598,11 @@ class BatchDriver:
         return WaitOutcome.CANCELLED if cancelled else outcome
 
     def _reserve(self, batches: Sequence[Batch]) -> None:
-        """Reserve the expected cost of batches in the budget, for finished ones until their answers are read."""
-        self._budget.reserved_usd = sum(batch.reserved_usd for batch in batches)
+        """Reserve the expected cost of batches in the budget, for the answers of finished ones until they are read."""
+        self._budget.reserved_usd = sum(
+            batch.reserved_usd * (1.0 if batch.state.is_open else batch.answered / batch.requests)
+            for batch in batches
+        )
 
     async def _make_batches(self) -> bool:
         """Make batches of the waiting requests, as far as provider and budget allow; return whether any was made."""
@@ -931,6 +947,10 @@ def batch_problems(
         )
     if Role.GENERATION in roles and any(_api_of(spec, suite) for spec in by_role.get(Role.GENERATION, ())):
         yield from _latency_problems(suite)
+        for gate in gates_of(request, suite)[0]:
+            if gate.statistic.startswith("latency"):
+                message = f"answers from a batch have no latency, which the gate `{gate.text}` limits"
+                yield Problem(message, gate.place.value(), "leave it out, or use --batch-judge")
 
 
 def _first_serial_place(suite: LoadedSuite) -> Location | None:
@@ -947,10 +967,6 @@ def _latency_problems(suite: LoadedSuite) -> Iterator[Problem]:
     """Yield a problem for each assertion on latency."""
     told: set[object] = set()
     with suppress(ConfigError):  # it is told where the tests are checked
-        for gate in gates_of(request, suite)[0]:
-            if gate.statistic.startswith("latency"):
-                message = f"answers from a batch have no latency, which the gate `{gate.text}` limits"
-                yield Problem(message, gate.place.value(), "leave it out, or use --batch-judge")
         for test in suite.tests:
             for spec in each_assertion(test.assertions):
                 place = spec.place.value("type")

@@ -95,11 +95,15 @@ class Pending(Struct):
     Attributes:
         free: the keys of requests that are in no batch yet, by group.
         providers: the provider of each group; `joined` has the provider of each batch that is waited for, by batch id.
+        new: the roles of requests that no pass has made before.
+        known: the roles of requests that are in a batch or were answered by one.
     """
 
     free: dict[BatchGroup, dict[str, None]] = field(default_factory=dict)
     providers: dict[BatchGroup, Provider] = field(default_factory=dict)
     joined: dict[str, Provider] = field(default_factory=dict)
+    new: set[Role] = field(default_factory=set)
+    known: set[Role] = field(default_factory=set)
 
 
 class BatchQueue:
@@ -108,6 +112,7 @@ class BatchQueue:
     Attributes:
         pending: the unanswered requests of the current pass, or of the last one.
         direct: the keys of requests that are sent directly because too few are left for a batch.
+        sends_all: whether all requests are sent directly, because those of this run differ in each pass.
         passes: the number of waves answered so far.
     """
 
@@ -127,6 +132,7 @@ class BatchQueue:
         self.wire = wire or Wire()
         self.pending = Pending()
         self.direct: set[str] = set()
+        self.sends_all = False
         self.passes = 0
         self._check_provider = check_provider
         self._notice = notice
@@ -172,6 +178,11 @@ class BatchQueue:
             written = (limit or _ASSUMED_WRITTEN_TOKENS) * len(call.request.sample_indexes)
             expected_usd = _usd(price, -(-call.request.characters // _CHARACTERS_PER_TOKEN), written)
         claim = await self.store.claim(key, body, self.policy.run_id, expected_usd)
+        role = call.request.role
+        if claim.is_new:
+            self.pending.new.add(role)
+        elif claim.reply is not None or claim.batch_id is not None:
+            self.pending.known.add(role)
         if claim.reply is not None:
             self.budget.reserved_usd = max(0.0, self.budget.reserved_usd - expected_usd)
             return await self._answer(provider, call, key, claim.reply)
@@ -189,11 +200,11 @@ class BatchQueue:
             self._notice(
                 f"requests that first appear after {LAST_PASS - 1} rounds of batches are sent directly"
             )
-        goes_directly = is_last or tries >= MOST_TRIES or key in self.direct
+        goes_directly = is_last or self.sends_all or tries >= MOST_TRIES or key in self.direct
         if goes_directly and await self.store.take(key):
             return await send_next(call)
         wants_logprobs = call.request.want_logprobs
-        group = BatchGroup(call.server, call.request.role, wants_logprobs, id(call.provider))
+        group = BatchGroup(call.server, role, wants_logprobs, id(call.provider))
         self.pending.providers[group] = call.provider
         self.pending.free.setdefault(group, {})[key] = None
         raise PendingError("the request goes into the next batch")

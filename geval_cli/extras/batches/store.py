@@ -48,6 +48,11 @@ _ADOPT = """
     ON CONFLICT (key) DO UPDATE SET batch_id = excluded.batch_id, reply = excluded.reply, body = NULL
 """
 _WAITING = "SELECT count(*) FROM batch_requests WHERE batch_id = ? AND reply IS NULL"
+_UNREAD = """
+    SELECT role, count(*) FROM batch_requests JOIN batches ON batches.id = batch_id
+    WHERE batches.run_id = ? AND NOT EXISTS (SELECT 1 FROM choices WHERE choices.key = batch_requests.key)
+    GROUP BY role
+"""
 _BODIES = """
     SELECT key, body FROM batch_requests WHERE batch_id = ? AND key > ? AND body IS NOT NULL
     ORDER BY key LIMIT ?
@@ -125,6 +130,7 @@ class Claim(Struct, frozen=True):
     batch_id: str | None = None
     reply: BatchReply | None = None
     tries: int = 0
+    is_new: bool = False
 
 
 class FreeRequest(Struct, frozen=True):
@@ -166,7 +172,7 @@ class BatchStore:
             row = connection.execute(_FIND_REQUEST, (name,)).fetchone()
             if row is None:
                 connection.execute(_ADD_REQUEST, (name, run_id, stored, len(body), reserved_usd, now))
-                return Claim()
+                return Claim(is_new=True)
             batch_id, reply, tries = row
             if reply is not None:
                 found = _reply_of(reply)
@@ -284,6 +290,11 @@ class BatchStore:
         """Return the number of a batch's unanswered requests."""
         row = await self._read_one(_WAITING, (batch_id,))
         return int(row[0]) if row else 0
+
+    async def unread(self, run_id: str | None) -> dict[Role, int]:
+        """Return how many requests in a run's batches have no answer in the response cache, by role."""
+        rows = await self._reader.run(lambda connection: connection.execute(_UNREAD, (run_id,)).fetchall())
+        return {Role(role): count for role, count in rows}
 
     async def end(
         self, batch: Batch, state: BatchState, *, tries: int = 1, refusal: BatchReply | None = None
