@@ -135,6 +135,14 @@ def test_the_actions_comment_is_about_the_results_it_made_or_says_that_there_are
     assert "this workflow was not started by a pull request" in done.stderr
 
 
+@pytest.mark.parametrize("file", ["action.yml", "templates/evals.yml"])
+def test_comments_of_one_config_have_one_name_whatever_file_a_run_found_for_it(file: str) -> None:
+    comments = re.findall(r"geval comment [^;\n]+", (ROOT / file).read_text("utf-8"))
+
+    assert len(comments) == 2
+    assert all(re.search(r' --name "\$(GEVAL_)?CONFIG" ', words) for words in comments), comments
+
+
 def compare_script() -> str:
     """The step of the page that compares a pull request with the main branch."""
     steps = next(
@@ -279,7 +287,7 @@ def test_the_gitlab_component_runs(tmp_path: Path) -> None:
     for words in (("init", "--quiet"), ("add", "--force", ".geval")):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     install, *run = job["script"]
-    assert "geval comment geval-reports/results.json" in job["after_script"][-1]
+    assert "geval comment geval-reports/results.json --name" in job["after_script"][-1]
     assert install == 'pip install --quiet "$GEVAL_SOURCE"'
     variables = {
         name: re.sub(r"\$\[\[ inputs\.(\w+) ]]", lambda found: inputs.get(found[1], ""), value)

@@ -198,6 +198,17 @@ def test_a_push_that_runs_nothing_replaces_the_comment_on_the_one_before(
 
 
 @pytest.mark.parametrize(
+    "name", ["evals.yaml", "./evals.yaml", "evals/", "'my evals.yaml'", "a.yaml  b.yaml"]
+)
+def test_a_name_is_that_of_one_comment_whether_or_not_anything_was_run(name: str, results: Path) -> None:
+    heads = {
+        run_geval("comment", *words, "--name", name, cwd=results).stdout.partition("\n")[0]
+        for words in (["main.json"], ["--failed"])
+    }
+    assert heads == {marker(str(Path(name)))}
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--failed",), "--failed needs a name"),

@@ -76,15 +76,16 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
     from geval_cli.runs.event_loop import run_async
     from geval_cli.runs.stored import open_reports
 
+    named = str(Path(given.name)) if given.name else ""  # as runs name their config
     if not given.posts:
         check_idle(given, {"number"}, without="--post")
     if given.output is not None and given.output.suffix.lower() != ".md":
         raise UsageError(f"cannot write a comment to {given.output}", hint="use a name that ends in .md")
     if given.failed:
-        if not given.name:
+        if not named:
             raise UsageError("--failed needs a name", hint="name the config: --name evals.yaml")
         check_idle(given, {"baseline"}, beside="--failed")
-        name = str(Path(given.name))  # as runs name their config
+        name = named
         text = not_run_text(name, link=report_link(os.environ))
     else:
         names = [run] if given.baseline in (None, "none") else [run, str(given.baseline)]
@@ -93,7 +94,7 @@ def comment(given: CommentOptions, run: CommentedRun = "latest") -> None:
             print_warnings(warnings)
             report = reports[0]
             baseline = reports[1] if len(reports) > 1 else None
-            name = given.name or report.run.config_path
+            name = named or report.run.config_path
             text = comment_text(report, baseline, name=name, base=base, link=report_link(os.environ))
     if given.output is not None:
         with SafeFile(given.output) as file:
