@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.assertions.base import PAIRS
@@ -425,7 +425,7 @@ def _case_of(row: ResultsRow, path: Path) -> CaseResult:
         # The slower reader reports invalid JSON, NaN and duplicate keys with their positions.
         value = read_json(row.text.decode(), str(path), first_line=row.number or 1).value
     case = case_result_from_json(value)
-    return replace(case, test=row.find_test(case.test_index) or UNSET)
+    return replace(case, test=row.find_test(case.test_index) or case.test)
 
 
 def _converted(

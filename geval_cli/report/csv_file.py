@@ -39,13 +39,13 @@ _FIXED_COLUMNS = (
     "cost_usd_generated",
     "rendered_prompt",
 )
-SCORE_COLUMN, VARIABLE_COLUMN, METADATA_COLUMN, CONVERSATION_COLUMN = (
+SCORE_COLUMN, VARIABLE_COLUMN, METADATA_COLUMN, CONVERSATION_COLUMN, END_COLUMN = (
     "score",
     "var",
     "metadata",
     "conversation",
+    "ended_by",
 )
-_END_COLUMN = "ended_by"
 
 
 class CsvFile:
@@ -113,7 +113,7 @@ class _Names(Struct):
             *(f"{VARIABLE_COLUMN} {name}" for name in self.variables),
             *(f"{METADATA_COLUMN} {name}" for name in self.metadata),
             *([CONVERSATION_COLUMN] if self.has_turns else []),
-            *([_END_COLUMN] if self.has_ends else []),
+            *([END_COLUMN] if self.has_ends else []),
         ]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 from support.axe import violations
 from support.browser import PHONE, SCREEN, Visit, open_window, serve, visit, watch
@@ -578,6 +579,7 @@ def formulas() -> Iterator[CaseResult]:
             named_scores={"=evil": 1 / 3, text or "none": 1e-7},
             latency_ms=1e16 / 3,
             turns=(Turn("user", text), Turn("assistant", "=1")) if number % 5 == 0 else (),
+            ended_by="=goal" if number % 10 == 0 else UNSET,
         )
 
 

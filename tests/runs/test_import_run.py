@@ -13,9 +13,17 @@ from support.product import Product
 from support.realistic_runs import COLUMNS, Shape, realistic_report
 
 from geval_cli.errors import ConfigError, UsageError
-from geval_cli.extras.results_files import read_importable, store_run
-from geval_cli.records import Role, Status
-from geval_cli.report.report import write_results_file
+from geval_cli.extras.results_files import read_importable, read_results_file, store_run
+from geval_cli.records import (
+    RecordedTest,
+    Role,
+    RunSummary,
+    Status,
+    case_result_from_json,
+    run_record_from_json,
+)
+from geval_cli.report.json_file import json_text
+from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.runs import RunStore
 
@@ -405,6 +413,25 @@ def test_a_run_from_a_file_has_the_figures_of_the_run(tmp_path: Path, ending: st
     assert report.summary.rankings
     assert report.summary.flaky_count
     assert report.summary.gates
+
+
+@pytest.mark.parametrize("ending", [*_ENDINGS, "a page's jsonl"])
+def test_what_tests_have_besides_variables_comes_in_again(tmp_path: Path, ending: str) -> None:
+    tests = [RecordedTest(index, f"input {index}", context=("c", "d")) for index in range(3)]
+    cases = [
+        replace(case_result_from_json({**_CASE, "test_index": index, "repeat_index": repeat}), test=test)
+        for index, test in enumerate(tests)
+        for repeat in (0, 1)
+    ]
+    path = tmp_path / f"r.{ending.rsplit(maxsplit=1)[-1]}"
+    if ending in _ENDINGS:
+        report = RunReport(run_record_from_json(_RUN), RunSummary(), lambda: iter(cases))
+        write_results_file(path, report)
+    else:  # as `results.html` and the page of a run export what is filtered: each line has its test
+        path.write_text("".join(f"{json_text(case)}\n" for case in cases), "utf-8")
+
+    for found in (read_importable(path).results, list(read_results_file(path).results())):
+        assert [case.asked for case in found] == [case.asked for case in cases]
 
 
 def test_outputs_of_promptfoo_can_be_judged_by_a_config(

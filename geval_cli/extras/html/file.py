@@ -28,6 +28,7 @@ It has two lines for each case: its line of a JSON Lines file, and a list of
     fixed    its cells in a CSV file, of the columns that every file has, joined
     named    its other cells by the headings of their columns: those of scores, of variables, and of metadata
     turns    the cell of its conversation; empty without one
+    end      the cell of what ended its conversation; likewise
 """
 
 import base64
@@ -81,6 +82,7 @@ from geval_cli.records import CaseResult, JsonValue
 from geval_cli.report.case_view import PROBLEMS
 from geval_cli.report.csv_file import (
     CONVERSATION_COLUMN,
+    END_COLUMN,
     METADATA_COLUMN,
     SCORE_COLUMN,
     VARIABLE_COLUMN,
@@ -125,6 +127,7 @@ class ExportedCells(Struct, frozen=True, array_like=True):
     fixed: str
     named: tuple[dict[str, str], ...]
     turns: str
+    end: str
 
 
 def exported_lines(result: CaseResult) -> str:
@@ -139,7 +142,8 @@ def exported_lines(result: CaseResult) -> str:
         )
     )
     asked = {csv_head(name): text for name, text in cells.asked.items()}
-    exported = ExportedCells(cells.fixed, (asked, scores, variables, metadata), cells.conversation)
+    named, end = (asked, scores, variables, metadata), csv_head(result.ended_by or "")
+    exported = ExportedCells(cells.fixed, named, cells.conversation, end)
     return f"{json_text(result)}\n{encode_json(exported).decode()}"
 
 
@@ -368,6 +372,7 @@ def _page(
             "name": report.run.id,
             "csv_start": csv_start(),
             "conversation": csv_head(CONVERSATION_COLUMN),
+            "end": csv_head(END_COLUMN),
         },
         "has_case_pages": False,
         "tag_link": None,

@@ -326,7 +326,7 @@ export async function load(href) {
 
 // ---- exporting ----
 
-const { name: fileName, csv_start: csvStart, conversation: conversationHead } = JSON.parse(document.getElementById("export-data").textContent);
+const { name: fileName, csv_start: csvStart, conversation: conversationHead, end: endHead } = JSON.parse(document.getElementById("export-data").textContent);
 
 /** What is packed of a chunk's cases for files; unpacked when it is first asked for. */
 async function unpackExported(chunk) {
@@ -338,8 +338,8 @@ async function fittingCases(query) {
   const found = (await choose(query)).flatMap(({ fitting }) => [...fitting].sort((one, other) => one.at[1] - other.at[1] || one.at[2] - other.at[2]));
   for (const chunk of new Set(found.map((item) => item.chunk))) await unpackExported(chunk);
   return found.map(({ chunk, number }) => {
-    const [fixed, named, turns] = JSON.parse(chunk.exported[2 * number + 1]);
-    return { line: chunk.exported[2 * number], fixed, named, turns };
+    const [fixed, named, turns, end] = JSON.parse(chunk.exported[2 * number + 1]);
+    return { line: chunk.exported[2 * number], fixed, named, turns, end };
   });
 }
 
@@ -347,11 +347,10 @@ async function fittingCases(query) {
 function csvParts(cases) {
   const groups = [0, 1, 2, 3].map((place) => [...new Set(cases.flatMap(({ named }) => Object.keys(named[place])))]);
   const hasTurns = cases.some(({ turns }) => turns);
-  const rows = cases.map(({ fixed, named, turns }) => {
-    const cells = groups.flatMap((names, place) => names.map((name) => named[place][name] ?? ""));
-    return `${[fixed, ...cells, ...(hasTurns ? [turns] : [])].join(",")}\r\n`;
-  });
-  return [`${[csvStart, ...groups.flat(), ...(hasTurns ? [conversationHead] : [])].join(",")}\r\n`, ...rows];
+  const hasEnds = cases.some(({ end }) => end);
+  const line = (start, cells, turns, end) => `${[start, ...cells, ...(hasTurns ? [turns] : []), ...(hasEnds ? [end] : [])].join(",")}\r\n`;
+  const rows = cases.map(({ fixed, named, turns, end }) => line(fixed, groups.flatMap((names, place) => names.map((name) => named[place][name] ?? "")), turns, end));
+  return [line(csvStart, groups.flat(), conversationHead, endHead), ...rows];
 }
 
 const EXPORTS = {
