@@ -7,6 +7,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import time
 from functools import reduce
 from itertools import repeat
 from pathlib import Path
@@ -16,7 +17,7 @@ from xml.parsers import expat
 from geval_cli.errors import ConfigError, Location, Problem
 from geval_cli.source.access import Access, open_regular
 from geval_cli.source.files import MAX_CONFIG_BYTES, MAX_LINE_BYTES, open_problem
-from geval_cli.suite.tables import MAX_COLUMNS, TableRow, too_wide
+from geval_cli.suite.tables import MAX_COLUMNS, TableRow, cell_text, too_wide
 from geval_cli.version import install_hint
 
 _MAX_UNPACKED_BYTES = 1 << 28
@@ -37,9 +38,15 @@ _UNSAVED = re.compile(rb"(?:</(?:\w+:)?f|<(?:\w+:)?f\b[^<>]*/)>\s*</(?:\w+:)?c>"
 _FORMULA_MAX = 300
 """The size limit of the text that these match."""
 _ESCAPE = re.compile(r"_x000[Dd]_(?=\n)|_x(00[01][0-9A-Fa-f])_")
-_PADDING = re.compile(rb'formatCode="(?:\[[^]"]*\])?00+[;"]')
+_FORMATS = re.compile(
+    rb'formatCode="(?:(?:\[[^]"]*\])?00+[;"]|[^"]*(?:%|hh?:mm))|<(?:\w+:)?xf\b[^>]*\bnumFmtId="(?:9|10|18|20)"'
+)
+"""Formats that decide how a number is read."""
 _ZEROS = re.compile(r"(?:\[[^]]*\])?(00+)(?:;.*)?", re.DOTALL)
 """Number formats with a fixed count of digits, such as postcodes."""
+_PERCENT = re.compile(r"(?:\[[^]]*\])?[#0,]*0(?:\.0+)?\s?%(?:;.*)?", re.DOTALL)
+_HOURS = re.compile(r"(?:\[\$[^]]*\])?(hh?):mm( AM/PM)?(?:;@)?", re.IGNORECASE)
+"""Number formats of times without seconds: what a spreadsheet program makes of a typed 10:30."""
 _MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]{0,99}?\bref="([A-Z]{1,3})(\d{1,7}):[A-Z]{1,3}(\d{1,7})"')
 _MERGED_MAX = 150
 """The size limit of the text that this matches."""
@@ -109,11 +116,13 @@ def sheet_rows(
         covering: dict[int, tuple[int, Any]] | None = None  # None until the header
         width = sheet_size[1]
         empty_type = "str" if has_formulas and not _finds(_UNSAVED, content) else None
-        is_padded = is_strict and _has_padding(content)
-        read = _rows(book[name], values_only=not is_padded and empty_type is None)
+        is_formatted = is_strict and _has_formats(content)
+        read = _rows(book[name], values_only=not is_formatted and empty_type is None)
         shown = read
-        if is_padded or empty_type is not None:
-            shown = (tuple(_value(cell, empty_type, is_padded=is_padded) for cell in cells) for cells in read)
+        if is_formatted or empty_type is not None:
+            shown = (
+                tuple(_value(cell, empty_type, is_formatted=is_formatted) for cell in cells) for cells in read
+            )
         rows = zip(shown, written, strict=False)
         for number, (cells, formulas) in enumerate(rows, start=1):
             if not cells and not formulas and number <= _MAX_SHEET_ROWS:  # a gap above a cell far below
@@ -186,11 +195,11 @@ def _finds(pattern: "re.Pattern[bytes]", content: bytes) -> bool:
     return False
 
 
-def _has_padding(content: bytes) -> bool:
-    """Return whether numbers may be shown with leading zeros; only then are cell formats read."""
+def _has_formats(content: bytes) -> bool:
+    """Return whether a format may decide how a number is read; only then are cell formats read."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         styles = "xl/styles.xml"
-        return styles in archive.namelist() and _PADDING.search(archive.read(styles)) is not None
+        return styles in archive.namelist() and _FORMATS.search(archive.read(styles)) is not None
 
 
 def _as_shown(value: Any, is_strict: bool) -> Any:
@@ -200,18 +209,26 @@ def _as_shown(value: Any, is_strict: bool) -> Any:
     return float(f"{value:.15g}") if is_strict and isinstance(value, float) else value
 
 
-def _value(cell: Any, empty_type: str | None, *, is_padded: bool) -> Any:
-    """Return the value of a cell; a number shown with leading zeros, such as 02134, as a string.
+def _value(cell: Any, empty_type: str | None, *, is_formatted: bool) -> Any:
+    """Return the value of a cell; what is shown as 02134, 15% or 10:30 as a string.
 
     A cell of the type `empty_type` without a value has a formula whose value is an empty text.
     """
     value = cell.value
     if value is None and cell.data_type == empty_type:
         return ""
-    is_number = is_padded and isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or value < 0 or value % 1:
+    if not is_formatted or value is None:
         return value
-    zeros = _ZEROS.fullmatch(cell.number_format or "")
+    written = cell.number_format or ""
+    if isinstance(value, time) and not value.second and (hours := _HOURS.fullmatch(written)):
+        is_late, hour = divmod(value.hour, 12)
+        shown, half = (hour or 12, " PM" if is_late else " AM") if hours[2] else (value.hour, "")
+        return f"{shown:0{len(hours[1])}}:{value.minute:02}{half}"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return value
+    if _PERCENT.fullmatch(written):
+        return f"{cell_text(float(f'{value * 100:.12g}'))}%"
+    zeros = None if value < 0 or value % 1 else _ZEROS.fullmatch(written)
     return f"{int(value):0{len(zeros[1])}}" if zeros else value
 
 

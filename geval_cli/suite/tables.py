@@ -516,7 +516,7 @@ class TableReader:
         key = str(path[0])
         if key == "threshold":
             try:
-                return float(text)
+                return float(text[:-1]) / 100 if text.endswith("%") else float(text)
             except ValueError:
                 hint = "use a decimal point: 0.7" if "," in text else "scores run from 0 to 1"
                 self._reading.report(
@@ -565,9 +565,9 @@ def cell_text(cell: object) -> str:
 
 
 def _scalar(text: str) -> JsonValue:
-    """Return the finite number, boolean, list or mapping that a text is in JSON, else the text."""
+    """Return the finite number (`80%` is 0.8), boolean, list or mapping that a text is in JSON, else the text."""
     try:
-        value = json.loads(text)
+        value = float(text[:-1]) / 100 if text.endswith("%") else json.loads(text)
     except (ValueError, RecursionError):
         return text
     return text if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from datetime import time
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from geval_cli.errors import ConfigError
 from geval_cli.source.access import TRUSTED
 from geval_cli.suite.load import open_suite
 
-pytest.importorskip("openpyxl")
+Workbook: Any = pytest.importorskip("openpyxl").Workbook
 
 MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 PACKAGE = "http://schemas.openxmlformats.org/package/2006"
@@ -205,3 +206,49 @@ def test_the_first_sheet_is_the_first_that_is_seen(tmp_path: Path) -> None:
         assert variables(tmp_path) == [{"a": geval}]
         assert variables(tmp_path, tests="file://t.xlsx#1") == [{"a": "0"}]
         assert variables(tmp_path, "promptfoo") == [{"a": "0"}]  # as there
+
+
+SHOWN = [
+    (0.15, "0%", "15%"),
+    (0.29, "0%", "29%"),
+    (0.1555, "0.00%", "15.55%"),
+    (-0.5, "#,##0.0%", "-50%"),
+    (1, "0%", "100%"),
+    (0.15, "0.00", "0.15"),
+    (True, "0%", "true"),
+    (time(10, 30), "h:mm", "10:30"),
+    (time(9, 5), "hh:mm;@", "09:05"),
+    (time(9, 5), "h:mm", "9:05"),
+    (time(0, 5), "h:mm AM/PM", "12:05 AM"),
+    (time(21, 5), "[$-409]h:mm AM/PM;@", "9:05 PM"),
+    (time(10, 30, 7), "h:mm", "10:30:07"),
+    (time(10, 30), "h:mm:ss", "10:30:00"),
+]
+
+
+def test_what_is_typed_as_percentage_or_time_is_looked_for_as_such(tmp_path: Path) -> None:
+    """A program stores a typed 15% as 0.15; with `assert.contains`, no output held that."""
+    book = Workbook()
+    sheet = book.active
+    sheet.append(["a", "threshold", "assert.not-contains", "assert.answer-relevance"])
+    for number, (value, form, _) in enumerate(SHOWN, start=2):
+        sheet.append([value, 0.8, value, 0.7])
+        for column, used in enumerate((form, "0%", form, "0%"), start=1):
+            sheet.cell(number, column).number_format = used
+    book.save(tmp_path / "t.xlsx")
+    config = {"prompts": ["{{ a }}"], "providers": ["echo"], "tests": "file://t.xlsx"}
+    (tmp_path / "c.json").write_text(json.dumps(config), encoding="utf-8")
+    tests = list(open_suite(tmp_path / "c.json", env={}, access=TRUSTED).suite.tests)
+    for test, (_, form, shown) in zip(tests, SHOWN, strict=True):
+        contains, relevance = test.assertions
+        assert (form, test.vars["a"], contains.value) == (form, shown, shown)
+        assert (test.threshold, relevance.threshold) == (0.8, 0.7)
+
+
+@pytest.mark.parametrize(("written", "read"), [("80%", 0.8), ("0.8", 0.8), ("7%", 0.07), ("100%", 1.0)])
+def test_a_threshold_in_a_table_may_be_a_percentage(tmp_path: Path, written: str, read: float) -> None:
+    (tmp_path / "t.csv").write_text(f"a,threshold\nx,{written}\n", encoding="utf-8")
+    config = {"prompts": ["{{ a }}"], "providers": ["echo"], "tests": "file://t.csv"}
+    (tmp_path / "c.json").write_text(json.dumps(config), encoding="utf-8")
+    (test,) = open_suite(tmp_path / "c.json", env={}, access=TRUSTED).suite.tests
+    assert test.threshold == read
