@@ -461,6 +461,22 @@ def test_above_the_cap_passed_cases_are_left_out_and_counted(tmp_path: Path) -> 
     assert "11 passed cases are not in this file" in file.read_text("utf-8")
 
 
+@pytest.mark.parametrize(("characters", "chunks"), [(10, 1), (400_000, 4)])
+def test_long_texts_are_packed_by_few_cases_at_a_time(
+    tmp_path: Path, characters: int, chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All texts of a chunk are in memory several times: with outputs of megabytes, a run took gigabytes."""
+    monkeypatch.setattr(html_file, "CHUNK_CHARACTERS", 4_000_000)
+    cases = [make_case(number, output=f"{number} " + "word " * (characters // 5)) for number in range(12)]
+    file = tmp_path / "run.html"
+    HtmlFile(file).finish(report_of(*cases))
+    found = chunks_of(file)
+    assert len(found) in range(chunks, 2 * chunks + 1)
+    assert [case["at"][0] for chunk in found for case in chunk["cases"]] == list(range(12))
+    for chunk in found:
+        assert sum(map(len, chunk["strings"])) < 4_000_000 + 4 * characters + 100_000
+
+
 def test_figures_of_a_metric_are_those_of_the_run_whatever_is_left_out(tab: Any, tmp_path: Path) -> None:
     """Metrics behind the first few that a cell has room for, and passed cases that the file does not have."""
     columns = COLUMNS[:2]

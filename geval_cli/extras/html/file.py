@@ -96,6 +96,8 @@ from geval_cli.report.safe_file import SafeFile
 from geval_cli.report.sanitize import output_digest, whole_text
 
 CASES_PER_CHUNK = 500
+CHUNK_CHARACTERS = 8 << 20
+"""A chunk of long texts has fewer cases: several copies of all its texts are in memory."""
 REASON_WIDTH = 160
 """As in a cell of the matrix."""
 _TAG = re.compile(r"(<[^>]*>)")
@@ -154,10 +156,11 @@ class Packer(Struct):
     _numbers: dict[str, int] = field(default_factory=dict)
     _cases: list[PackedCase] = field(default_factory=list)
     _exported: list[str] = field(default_factory=list)
+    _size: int = 0
 
     @property
     def is_full(self) -> bool:
-        return len(self._cases) >= CASES_PER_CHUNK
+        return len(self._cases) >= CASES_PER_CHUNK or self._size >= CHUNK_CHARACTERS
 
     def add(
         self,
@@ -202,6 +205,7 @@ class Packer(Struct):
         self._cases.append(packed)
         if self.has_exports:
             self._exported.append(exported_lines(result))
+            self._size += len(self._exported[-1])
 
     def packed(self) -> tuple[str, str]:
         """Return the chunk, and the exports of its cases, as texts in base64, and begin another chunk.
@@ -213,7 +217,7 @@ class Packer(Struct):
         )
         text = b'{"strings":%s,"cases":%s}' % (strings.encode(), encode_json(self._cases))
         exported = "\n".join(self._exported).encode()
-        self._numbers, self._cases, self._exported = {}, [], []
+        self._numbers, self._cases, self._exported, self._size = {}, [], [], 0
         return _packed(text), _packed(exported) if self.has_exports else ""
 
     def _pieces(self, markup: str) -> list[int]:
@@ -222,7 +226,10 @@ class Packer(Struct):
         return [self._number(part) for part in parts if part]
 
     def _number(self, text: str) -> int:
-        return self._numbers.setdefault(text, len(self._numbers))
+        known = len(self._numbers)
+        number = self._numbers.setdefault(text, known)
+        self._size += len(text) if number == known else 0
+        return number
 
 
 def _packed(data: bytes) -> str:
