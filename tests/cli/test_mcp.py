@@ -16,13 +16,17 @@ from support.geval_command import clean_environment, run_geval, start_geval
 from support.loopback import LoopbackServer, chat_reply
 from support.model_server import ModelServer
 
+from geval_cli.engine.runner import StopReason
 from geval_cli.errors import UsageError
 from geval_cli.extras.mcp import command as mcp_command
 from geval_cli.extras.mcp.command import McpOptions
-from geval_cli.extras.mcp.server import MOST_CHARACTERS, answer, config_below
+from geval_cli.extras.mcp.server import MOST_CHARACTERS, _begun, answer, config_below
 from geval_cli.gateway.budget import Budget, BudgetError
 from geval_cli.records import RunStatus
+from geval_cli.runs.prepare import prepare
+from geval_cli.runs.requests import RunRequest
 from geval_cli.store.runs import RunStore
+from geval_cli.store.state import State, open_state
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mcp.md"
 
@@ -568,6 +572,55 @@ def test_runs_of_other_folders_in_the_same_state_folder_are_not_shown(root: Path
             assert "no run" in await refusal(call, "run_status")
 
     asyncio.run(story())
+
+
+def test_the_latest_runs_are_counted_among_those_of_the_folder(root: Path) -> None:
+    home = ("--home", str(root.parent / "state"))
+    others = root.parent / "others"
+    others.mkdir()
+    for name in ("config.yaml", "replies.yaml"):
+        (others / name).write_text((root / name).read_text(encoding="utf-8"), encoding="utf-8")
+    for folder in (root, others, root, others):
+        run_geval("run", "config.yaml", *home, cwd=folder)
+    runs = RunStore.open(root.parent / "state")
+    _, second, _, first = [stored.run.id for stored in runs.runs()]
+    runs.close()
+
+    async def story() -> None:
+        async with assistant(root) as call:
+            found = facts(await call("compare_runs", before="latest~1"))
+            assert (found["before"], found["after"]) == (first, second)
+            assert facts(await call("run_status", run_id="latest~0"))["run_id"] == second
+            assert "has no run latest~2" in await refusal(call, "show_failures", run_id="latest~2")
+
+    asyncio.run(story())
+
+
+def test_a_start_that_is_cancelled_leaves_no_run_that_nothing_can_stop(root: Path) -> None:
+    async def story(state: State) -> None:
+        prepared = prepare(RunRequest(root / "waits.yaml", {}, budget=Budget()))
+        own = asyncio.current_task()
+        ticks = 0
+        while True:
+            starting = asyncio.create_task(_begun(prepared, state))
+            for _ in range(ticks):
+                await asyncio.sleep(0)
+            if not starting.cancel():
+                break
+            [ended] = await asyncio.gather(starting, return_exceptions=True)
+            assert isinstance(ended, asyncio.CancelledError)
+            if others := asyncio.all_tasks() - {own}:
+                await asyncio.wait(others, timeout=20)
+            assert asyncio.all_tasks() == {own}
+            assert all(stored.run.status is not RunStatus.RUNNING for stored in state.runs.runs())
+            ticks = 2 * ticks + 1
+        live = starting.result()
+        live.stop.request(StopReason.REQUEST)
+        live.stop.hurry()
+        await live.task
+
+    with open_state(root.parent / "state", {}) as state:
+        asyncio.run(story(state))
 
 
 def test_it_is_served_without_the_libraries_of_one_tool(tmp_path: Path) -> None:

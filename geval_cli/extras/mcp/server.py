@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
+from anyio import CancelScope
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
@@ -113,7 +114,9 @@ _INSTRUCTIONS = (
 ConfigName = Annotated[
     str, Field(description="Path of a config (.yaml, .yml, .json), relative to the folder that geval serves.")
 ]
-RunName = Annotated[str, Field(description="A run id or its first characters, or `latest`.")]
+RunName = Annotated[
+    str, Field(description="A run id or its first characters, `latest`, or `latest~1` for the one before it.")
+]
 MostRequests = Annotated[
     int | None,
     Field(ge=1, description="Stop after this many requests; cannot exceed the user's limit."),
@@ -243,6 +246,7 @@ _TOOL_FOR = {
     "show": "show_failures",
     "compare": "compare_runs",
 }
+_LATEST = compile_later(r"latest(?:~(\d{1,9}))?")
 _MORE_MONEY = "the user can allow more with --max-cost or --max-requests of `geval mcp`"
 _ARGUMENT_FOR = {"run": "run_id", "metric": "metric"}
 
@@ -715,11 +719,13 @@ class AssistantTools:
         Raises:
             UsageError: there is no such run.
         """
-        if name == "latest":
-            newest = next(self._own_runs(), None)
-            if newest is None:
+        if place := _LATEST.fullmatch(name):  # counted among the runs of the served folder
+            own = list(islice(self._own_runs(), int(place[1] or 0) + 1))
+            if not own:
                 raise UsageError("no runs from the served folder are stored", hint="start one with start_run")
-            name = newest.run.id
+            if len(own) <= int(place[1] or 0):
+                raise UsageError(f"the served folder has no run {name}", hint="see list_runs")
+            name = own[-1].run.id
         run_id = self._state.runs.find(name).run.id
         origin = self._state.runs.origin(run_id)
         if origin is None or not self._is_own(origin.config_file):
@@ -768,7 +774,7 @@ class _LiveRun:
 
 
 async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
-    """Start a run in the background and return once it is stored.
+    """Start a run in the background and return once it is stored; cancelling the wait ends the run.
 
     Raises:
         GevalError: it cannot start.
@@ -795,7 +801,14 @@ async def _begun(prepared: PreparedRun, state: State) -> _LiveRun:
 
     task = asyncio.create_task(run())
     either: set[asyncio.Future[Any]] = {task, begun}
-    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:  # the client has no run id with which to follow or stop it
+        stop.request(StopReason.REQUEST)
+        stop.hurry()
+        with CancelScope(shield=True):
+            await asyncio.wait({task})
+        raise
     if not begun.done():
         await task  # raises the error that kept it from starting
     started = begun.result()
