@@ -108,7 +108,9 @@ class GevalFile(pytest.File):
             yield SuiteItem.from_parent(self, name="all tests", test=None)
             return
         tests, has_gates = listed
-        names = _names([*(test.description or f"test {test.index + 1}" for test in tests), "gates"])
+        names = _names(
+            [*((test.description or "").strip() or f"test {test.index + 1}" for test in tests), "gates"]
+        )
         for test in tests:
             yield SuiteItem.from_parent(self, name=next(names), test=test)
         if has_gates:

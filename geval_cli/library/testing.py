@@ -29,6 +29,7 @@ from geval_cli.library.evaluation import Evaluation, check_prices, evaluate_case
 from geval_cli.library.metric import GEval
 from geval_cli.library.records import NO_OUTPUT, JudgingOptions, Result, TestCase
 from geval_cli.library.session import LibrarySession
+from geval_cli.metrics import named_scores
 from geval_cli.numbers import fixed, format_cost, format_score_beside, plural
 from geval_cli.records import (
     AssertionResult,
@@ -215,7 +216,10 @@ class GevalFixture:
         """Return the checked test, and what identifies its judge requests whatever the output: assertion and grader."""
         known = CheckKeywords.__annotations__.keys()
         marked = self._marked()
-        about = {**marked, **{name: value for name, value in given.items() if name in known}}
+        about = {
+            **marked,
+            **{name: value for name, value in given.items() if name in known and value is not None},
+        }
         about.setdefault("grader", self._options.grader)
         keys = {name: value for name, value in given.items() if name not in known}
         if assertion is None:
@@ -244,19 +248,19 @@ class GevalFixture:
         return metric._evaluation(None if has_judge else grader, None)
 
     def _marked(self) -> dict[str, Any]:
-        """Return the arguments of the test's `geval` marker; empty without one.
+        """Return the arguments of the test's `geval` markers, of which the nearest counts; None is no argument.
 
         Raises:
-            UsageError: the marker has other arguments than it may have.
+            UsageError: a marker has other arguments than it may have.
         """
         item = self._notes.item
-        marker = None if item is None else item.get_closest_marker(_MARKER)
-        if marker is None:
-            return {}
-        if marker.args or marker.kwargs.keys() - _MARKER_KEYS:
-            hint = 'for example @pytest.mark.geval(grader="openai:gpt-4.1", samples=5)'
-            raise UsageError("the marker `geval` takes grader=... and samples=...", hint=hint)
-        return dict(marker.kwargs)
+        found: dict[str, Any] = {}
+        for marker in () if item is None else item.iter_markers(_MARKER):
+            if marker.args or marker.kwargs.keys() - _MARKER_KEYS:
+                hint = 'for example @pytest.mark.geval(grader="openai:gpt-4.1", samples=5)'
+                raise UsageError("the marker `geval` takes grader=... and samples=...", hint=hint)
+            found = {**{name: value for name, value in marker.kwargs.items() if value is not None}, **found}
+        return found
 
     def _recorded_case(self, case: Any) -> "contextlib.AbstractContextManager[_Record]":
         if not isinstance(case, TestCase):
@@ -361,6 +365,7 @@ def _case_of(
         error=None if error is None else error_info(error),
         usage={Role.GENERATION: Usage(), Role.JUDGE: usage},
         assertions=() if found is None else (found,),
+        named_scores={} if found is None else named_scores((found,)),
         test_key=content_key(name, variables),
     )
 

@@ -55,7 +55,7 @@ tests:
   - { description: right, input: fine }
   - { description: wrong, input: rude }
   - { description: unjudged, input: broken }
-  - { input: without a description }
+  - { description: " ", input: without a description }
 """
 PROGRAM = """\
 # yaml-language-server: $schema=https://promptfoo.dev/config-schema.json
@@ -457,3 +457,48 @@ def test_a_session_says_what_it_paid_for_answers_without_a_verdict_too(
     assert f"geval: 2 passed, 0 failed, 2 errors, ${paid}.00 (geval show " in printed
     [stored] = session.stored()
     assert stored.summary.usage[Role.JUDGE].cost_usd == paid
+
+
+CHOSEN = """\
+import pytest
+
+JUDGED = {"type": "g-eval", "evaluation_steps": ["Read."], "metric": "tone"}
+
+def judge(geval, **given):
+    return geval.check("fine", JUDGED, **given).metadata["judge"].partition(":")[2]
+
+def test_of_the_session(geval): assert judge(geval) == "session"
+def test_no_choice(geval): assert judge(geval, grader=None, samples=None) == "session"
+def test_of_the_call(geval): assert judge(geval, grader="openai:call") == "call"
+
+@pytest.mark.geval(grader=None)
+def test_empty_marker(geval): assert judge(geval) == "session"
+
+@pytest.mark.geval(grader="openai:outer", samples=2)
+class TestMarked:
+    def test_outer(self, geval): assert judge(geval) == "outer"
+
+    @pytest.mark.geval(samples=3)
+    def test_both(self, geval):
+        found = geval.check("fine", JUDGED).metadata
+        assert (found["judge"], found["requested"]) == ("openai:outer", 3)
+
+    @pytest.mark.geval(grader="openai:inner")
+    def test_inner(self, geval):
+        found = geval.check("fine", JUDGED, grader=None).metadata
+        assert (found["judge"], found["requested"]) == ("openai:inner", 2)
+"""
+
+
+def test_the_nearest_choice_of_a_judge_counts_and_none_is_no_choice(
+    project: Path, server: LoopbackServer
+) -> None:
+    (project / "test_chosen.py").write_text(CHOSEN, encoding="utf-8")
+    session = Session(project, server)
+    found = session.run("--geval-grader", "openai:session", "test_chosen.py")
+    assert (found.code, set(outcomes(found.stdout).values())) == (0, {"PASSED"}), found.stdout
+    assert {item.json["model"] for item in server.requests} == {"session", "call", "outer", "inner"}
+    [stored] = session.stored()
+    assert stored.summary is not None
+    [(name, metric)] = stored.summary.metrics.items()
+    assert (name, metric.mean, metric.n) == ("tone", 0.9, 7)
