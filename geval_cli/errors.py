@@ -122,6 +122,9 @@ class GevalError(Exception):
         self.hint = hint
         self.location = location
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__new__, (type(self), *self.args), self.__dict__  # without `__init__`
+
 
 class ConfigError(GevalError):
     """The suite is not valid; `problems` holds every problem, in the order of the file."""
@@ -318,10 +321,6 @@ class MissingParamsError(GevalError):
         names = ", ".join(self.params)
         hint = "give the test case these fields, or leave them out of evaluation_params"
         super().__init__(f"the test case lacks {names}", hint=hint, location=location)
-
-    def __reduce__(self) -> tuple[type["MissingParamsError"], tuple[tuple[str, ...]], dict[str, object]]:
-        # By default, a copy would be constructed with the message instead of the names.
-        return type(self), (self.params,), self.__dict__
 
 
 class JudgeError(GevalError):

@@ -136,7 +136,7 @@ def prepare_check(
     import os
 
     from geval_cli.errors import ConfigError, Severity, UsageError
-    from geval_cli.library.run_options import check_is_own
+    from geval_cli.library.run_options import check_is_own, check_options
     from geval_cli.library.suite import Suite, build_suite
     from geval_cli.runs.prepare import prepare
     from geval_cli.runs.requests import RunRequest
@@ -148,6 +148,7 @@ def prepare_check(
     if unknown:
         hint = hint_among(unknown[0], CheckKeywords.__annotations__, everything="docs/reference/library.md")
         raise UsageError(f"`check` takes no `{unknown[0]}`", hint=hint)
+    check_options({name: given[name] for name in _NOT_OF_TEST if name in given})
     # NaN is how pandas writes what is missing.
     if output is None or (isinstance(output, float) and math.isnan(output)):
         hint = 'return it from the function that makes it; JSON\'s null is "null"'

@@ -29,6 +29,7 @@ from geval_cli.judge.metric import Judge, JudgedCase, Metric
 from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, is_missing, written_media
+from geval_cli.library.suite import SuiteWriter
 from geval_cli.providers.base import ClientModel
 from geval_cli.providers.registry import accepted_audio, sees_images
 from geval_cli.records import TEST_TEXTS, JsonValue, Status, TraceStep, Turn, to_json
@@ -66,7 +67,7 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
     absent: dict[str, Any] = {
         item.name: item.default for item in fields(case) if is_missing(getattr(case, item.name))
     }
-    case = replace(case, **absent)  # empty table cells count as missing, as in a suite
+    case = _as_data(replace(case, **absent))  # empty table cells count as missing, as in a suite
     started = time.perf_counter()
     held = _media_of(case, evaluation)  # kept alive until the verdict
     turns = _turns(case)
@@ -203,6 +204,27 @@ def _check_case(case: object) -> None:
         raise UsageError(
             f"a test case must be a TestCase, found {found}", hint="TestCase(input=..., actual_output=...)"
         )
+
+
+def _as_data(case: TestCase) -> TestCase:
+    """Return a case whose output, trace and texts are JSON data, as in a suite.
+
+    Raises:
+        UsageError: one of them is not, such as an answer that was not awaited.
+    """
+    writer = SuiteWriter()
+    data: dict[str, Any] = {}
+    for name in ("actual_output", "trace", *TEST_TEXTS):
+        value = getattr(case, name)
+        if name in ("context", "retrieval_context"):
+            value = _texts(name, value)
+        if name == "trace":
+            value = _written(value)
+        if value is not NO_OUTPUT:
+            data[name] = writer.plain(value, (name,))
+    if writer.problems:
+        raise UsageError.of("the test case is not valid", writer.problems)
+    return replace(case, **data)
 
 
 def _all_judges(evaluation: Evaluation) -> Sequence[ProviderSpec | ClientModel | Judge]:

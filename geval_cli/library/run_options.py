@@ -98,6 +98,10 @@ def _expected(name: str, value: Any) -> str | None:
             )
             else "a path or a list of paths"
         )
+    if name == "filter_metadata" and not (
+        isinstance(value, Mapping) and all(isinstance(text, str) for item in value.items() for text in item)
+    ):
+        return "a mapping of texts"
     annotation = RunKeywords.__annotations__[name]
     kinds = tuple(get_origin(kind) or kind for kind in get_args(annotation) or (annotation,))
     if int in kinds:

@@ -214,6 +214,7 @@ class SuiteWriter:
             return str(value)
         what = "a function" if callable(value) else f"an object of the class {type(value).__name__}"
         hint = "name it by its file: file://tools.py:NAME" if callable(value) and "tools" in path else ""
+        hint = "add `await`" if hasattr(value, "__await__") else hint
         return self._refuse(f"{what} is not allowed here", path, hint)
 
     def _metric(self, metric: Any, path: tuple[str | int, ...]) -> dict[str, Any]:

@@ -98,6 +98,14 @@ def test_every_type_refuses_an_unknown_key_as_a_config_does(kind: str) -> None:
         ({"type": "max-score"}, {}, "max-score"),
         ({"type": "equals", "value": "{{ city }}"}, {}, "city"),
         ({"type": "contains", "value": "x"}, {"inputs": "q"}, "`check` takes no `inputs`"),
+        *(
+            ({"type": "g-eval", "criteria": "c"}, {name: value}, f"`{name}` must be ")
+            for name, values in {
+                "samples": (0, -1, 1001, 10**9, 2.5, "5", True),
+                "grader": (5, True, b"openai:x", ("openai", "x"), {"id": "openai:x"}, len),
+            }.items()
+            for value in values
+        ),
         ({"type": "g-eval", "criteria": "c", "provider": "opnai:x"}, {}, "unknown provider `opnai:x`"),
         ({"type": "g-eval", "criteria": "c", "provider": "mistral:x"}, {}, "MISTRAL_API_KEY"),
     ],

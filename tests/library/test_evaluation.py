@@ -3,7 +3,10 @@
 import asyncio
 import copy
 import dataclasses
+import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from typing import Any, ClassVar
 
 import pytest
@@ -51,6 +54,72 @@ def test_the_result_of_a_criteria_metric(server: LoopbackServer) -> None:
     )
     assert result.metadata["raw_score"] == 9
     assert result.metadata["evaluation_steps"] == list(STEPS)
+
+
+async def not_awaited() -> str:
+    return "fine"
+
+
+NO_DATA: dict[str, Callable[[], Any]] = {
+    "coroutine": not_awaited,
+    "function": lambda: len,
+    "object": object,
+    "generator": lambda: (sign for sign in "ab"),
+    "bytes": lambda: b"fine",
+    "infinite": lambda: float("inf"),
+    "nested": lambda: {"answer": [object()]},
+}
+CARRIERS: dict[str, Callable[[Any], TestCase]] = {
+    "actual_output": lambda value: TestCase("q", value),
+    "input": lambda value: TestCase(value, "fine"),
+    "expected_output": lambda value: TestCase("q", "fine", expected_output=value),
+    "context": lambda value: TestCase("q", "fine", context=[value]),
+    "trace": lambda value: TestCase("q", "fine", trace=[{"name": "search", "args": {"a": value}}]),
+}
+
+
+@pytest.mark.parametrize("kind", NO_DATA)
+@pytest.mark.parametrize("field", CARRIERS)
+def test_what_is_no_data_is_refused_and_not_judged_by_its_name_in_python(
+    field: str, kind: str, server: LoopbackServer
+) -> None:
+    value = NO_DATA[kind]()
+    with pytest.raises(UsageError, match=rf"{field}\b") as caught:
+        helpfulness().evaluate(CARRIERS[field](value))
+    assert server.requests == []
+    if kind == "coroutine":
+        assert "add `await`" in str(caught.value)
+        value.close()
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        (5, "5"),
+        ({(1, 2): 3}, '"(1, 2)": 3'),
+        ({"a": (1, 2)}, '"a": ['),
+        ({7}, "7"),
+        (date(2026, 1, 2), "2026-01-02"),
+    ],
+)
+def test_an_output_that_is_data_is_shown_as_json(output: Any, shown: str, server: LoopbackServer) -> None:
+    helpfulness().evaluate(TestCase("q", output))
+    assert shown in last_prompt(server)
+
+
+def all_errors(kind: type[GevalError] = GevalError) -> list[type[GevalError]]:
+    return [kind, *(below for item in kind.__subclasses__() for below in all_errors(item))]
+
+
+def test_every_error_comes_whole_out_of_another_process() -> None:
+    for kind in all_errors():
+        error = kind.__new__(kind, "out of order")
+        GevalError.__init__(error, "out of order", hint="try again")
+        vars(error).update(status=503, body="{}", raw_text="Hm.", usage={"requests": 1}, params=("input",))
+        for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+            found = pickle.loads(pickle.dumps(error, protocol))
+            assert (type(found), str(found), vars(found)) == (kind, "out of order", vars(error))
+        assert vars(copy.copy(error)) == vars(error)
 
 
 def test_a_score_below_the_threshold_is_no_success(server: LoopbackServer) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -275,6 +276,10 @@ def test_a_suite_that_is_wrong_says_where_before_anything_is_asked(
         (lambda: run("s.yaml", fail_under=90), "`fail_under` must be a share between 0 and 1"),
         (lambda: run("s.yaml", stop_when="bored"), "`stop_when` must be decided, found 'bored'"),  # type: ignore[arg-type]
         (lambda: run("s.yaml", scoring="mean"), "`scoring` must be one of auto, logprobs"),  # type: ignore[arg-type]
+        *(
+            (partial(run, "s.yaml", filter_metadata=found), "`filter_metadata` must be a mapping of texts")
+            for found in ({"topic": 1}, {"topic": True}, {"topic": ["a"]}, {1: "a"}, "topic=a", ["topic"])
+        ),
         (lambda: run("s.yaml", filter_pattern="("), "`filter_pattern` must be a regular expression"),
         (lambda: run("s.yaml", cache_ttl="soon"), "`cache_ttl` must be an age"),
         (lambda: run("s.yaml", offline=True, cache=False), "only the cache answers"),
