@@ -508,6 +508,9 @@ def _suite(
         prompts=prompts,
         providers=providers,
         expands=reading.env.values.get(_NO_EXPANSION, "").lower() not in TRUE_WORDS,
+        given=next(
+            (part.value["providerOutput"] for part in reversed(merged.defaults) if _gives_output(part)), None
+        ),
     )
     options = read_options(merged.settings, reading)
     providers = tuple(delayed(provider, options.delay_ms) for provider in providers)
@@ -597,6 +600,10 @@ def _default_test(parts: list[ConfigPart], reading: LoadContext) -> ReadTest:
         if found is not None:
             default = found.over(default)
     return default
+
+
+def _gives_output(part: ConfigPart) -> bool:
+    return isinstance(part.value, dict) and bool(part.value.get("providerOutput"))
 
 
 def _named_elsewhere(

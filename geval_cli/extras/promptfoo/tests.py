@@ -164,8 +164,12 @@ def read_row(row: TestRow, what: str, reading: LoadContext) -> ReadTest | None:
         reading.report(message, row.place.value(), "put variables under `vars`")
         return None
     variables = _variables(value.pop("vars", None), row, reading)
-    if "providerOutput" in value:
-        value["output"] = value.pop("providerOutput")
+    given = value.pop("providerOutput", None)
+    if given and what == "defaultTest":
+        message = "`providerOutput` of defaultTest is the output of scenarios only, as in promptfoo"
+        reading.warn(message, row.place.key("providerOutput"), "write it in each test")
+    elif given:  # for an empty one, promptfoo calls the model
+        value["output"] = given
     if row.number and not value.get("description"):
         value["description"] = f"Row #{row.number}"
     answerer = _take_provider(value, row.place, what, reading)
@@ -397,7 +401,7 @@ class PromptfooTests(Struct, frozen=True):
     """The tests of a suite. Each iteration reads files anew and yields equal tests.
 
     `prompts` and `providers` have the names by which a test may choose some of them; `whole` is the place of the
-    config.
+    config; `given` is the output of the scenarios' tests that have none.
     """
 
     tests: tuple[ConfigPart, ...]
@@ -409,6 +413,7 @@ class PromptfooTests(Struct, frozen=True):
     prompts: tuple[PromptSpec, ...]
     providers: tuple[ProviderSpec, ...]
     expands: bool = True
+    given: JsonValue = None
 
     def __iter__(self) -> Iterator[MergedTest]:
         reading = self.reading.with_problems([])
@@ -483,13 +488,14 @@ class PromptfooTests(Struct, frozen=True):
             )
 
     def _in_conversation(self, test: ReadTest, number: int) -> ReadTest:
-        """Put a test of a scenario into a conversation of its entry, unless it or `defaultTest` names one."""
+        """Put a test of a scenario into a conversation of its entry, unless one is named, and give it its output."""
         metadata = {
             CONVERSATION_ID: f"__scenario_{number}__",
             **self.default.spec.metadata,
             **test.spec.metadata,
         }
-        return replace(test, spec=test.spec.model_copy(update={"metadata": metadata}))
+        given = {"output": self.given} if self.given and "output" not in test.spec.model_fields_set else {}
+        return replace(test, spec=test.spec.model_copy(update={"metadata": metadata, **given}))
 
     def _of_test(self, test: ReadTest, reading: LoadContext) -> Iterator[MergedTest]:
         default = self.default.spec

@@ -30,6 +30,22 @@ ROWS = {
 }
 
 
+def test_an_empty_output_is_none_and_that_of_the_defaults_is_for_scenarios(tmp_path: Path) -> None:
+    given = ["mine", {"a": 1}, "", None, 0, False, [], {}]
+    tests = [{"providerOutput": value} for value in given]
+    content = {
+        **BASE,
+        "defaultTest": {"providerOutput": "of all"},
+        "tests": [{"vars": {"x": "a"}}, *tests],
+        "scenarios": [{"config": [{"vars": {"x": "a"}}], "tests": [{"vars": {"x": "b"}}, *tests]}],
+    }
+    found = [case.output if case.has_output else "asked" for case in cases(tmp_path, content)]
+    asked, of_all = ["asked"] * 6, ["of all"] * 6
+    assert found == ["asked", "mine", {"a": 1}, *asked, "of all", "mine", {"a": 1}, *of_all]
+    [warning] = warnings_of(tmp_path, content)
+    assert "scenarios only" in warning
+
+
 @pytest.mark.parametrize("kind", ["inline", "list.json", "one.json", "t.jsonl", "t.yaml", "scenario"])
 @pytest.mark.parametrize("row", ROWS)
 def test_an_entry_without_any_key_of_a_test_is_refused(tmp_path: Path, row: str, kind: str) -> None:
