@@ -39,16 +39,21 @@ from geval_cli.templating import Templates, is_template
 
 Item = str | int | float | bool
 _WORD = "A-Za-z0-9_"
-_IN_CLASS = {"d": "0-9", "w": _WORD, "D": r"\x00-/:-\U0010ffff", "W": r"\x00-/:-@\[-\^`{-\U0010ffff"}
+_SPACE = r"\t-\r \xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\ufeff"
+_NO_SPACE = (
+    r"\x00-\x08\x0e-\x1f!-\x9f\xa1-\u167f\u1681-\u1fff\u200b-\u2027\u202a-\u202e\u2030-\u205e\u2060-\u2fff"
+    r"\u3001-\ufefe\uff00-\U0010ffff"
+)
+_IN_CLASS = {
+    "d": "0-9", "D": r"\x00-/:-\U0010ffff", "w": _WORD, "W": r"\x00-/:-@\[-\^`{-\U0010ffff",
+    "s": _SPACE, "S": _NO_SPACE,
+}  # fmt: skip
 _ALONE = {
-    "d": "[0-9]",
-    "D": "[^0-9]",
-    "w": f"[{_WORD}]",
-    "W": f"[^{_WORD}]",
+    **{letter: f"[{signs}]" for letter, signs in _IN_CLASS.items()},
     "b": f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))",
     "B": f"(?:(?<=[{_WORD}])(?=[{_WORD}])|(?<![{_WORD}])(?![{_WORD}]))",
 }
-_SAME = frozenset("DWsSfnrtvb0123456789")
+_SAME = frozenset("fnrtvb0123456789")
 _HEXADECIMAL = re.compile(r"x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}")
 _CONTROL = re.compile(r"c[A-Za-z]")
 _UNICODE = re.compile(r"\\(?:[pP]\{[^{}]+\}|u\{(0*(?:10)?[0-9a-fA-F]{1,5})\})")
@@ -85,7 +90,7 @@ class TextListAssertion(Assertion):
         """Look for every text; the reason names those that are missing, or those that were found."""
         expected = _expected_texts(self, subject.test, tools.templates)
         ignores_case = self.base_type.startswith("i")
-        folded = _folding(tools.rules) if ignores_case else str
+        folded = _folding(tools.rules, ignores_case=ignores_case)
         output = folded(subject.text)
         missing = [text for text in expected if folded(text) not in output]
         case = _ANY_CASE if ignores_case else ""
@@ -205,9 +210,9 @@ def python_pattern(pattern: str, *, is_unicode: bool = False) -> str:
                 written, place = re.escape(chr(int(found[1], 16))) if found[1] else found[0], found.end()
         elif in_class:
             in_class = sign != "]"
-            is_sign = (
-                sign == "-" and parts[-1] in _IN_CLASS.values()
-            )  # \d or \w cannot begin a range, so the dash is literal
+            # \d or \w cannot begin or end a range, so the dash is literal.
+            is_before = any(pattern.startswith(f"\\{letter}", place + 1) for letter in _IN_CLASS)
+            is_sign = sign == "-" and (is_before or parts[-1] in _IN_CLASS.values())
             written, place = (rf"\{sign}" if sign == "[" or is_sign else sign), place + 1
         elif sign == "[":
             # `[^]` matches everything in JavaScript, and `[]` nothing.
@@ -292,10 +297,7 @@ class TextAssertion(Assertion):
             problems.append(Problem(message, location, hint, severity=Severity.WARNING))
         if value is not None and self.base_type == "regex":
             if not _is_known(value, context.rules):
-                hint = (
-                    "JavaScript has no such group: write (?i:...) or [Aa] instead of (?i), and "
-                    "(?<name>...) for a named group"
-                )
+                hint = "write (?i:...) or [Aa] instead of (?i), and (?<name>...) for a named group"
                 message = "JavaScript cannot compile this pattern, so the assertion fails"
                 problems.append(Problem(message, location, hint, severity=Severity.WARNING))
                 return problems
@@ -320,21 +322,24 @@ class TextAssertion(Assertion):
             pattern = _pattern(value, tools.rules)
             passed = await asyncio.to_thread(comparison.holds, subject.text, pattern)
         else:
-            folded = _folding(tools.rules) if self.base_type == "icontains" else str
+            folded = _folding(tools.rules, ignores_case=self.base_type == "icontains")
             passed = comparison.holds(folded(subject.text), folded(value))
         does, remark = comparison.does, comparison.remark
         if not passed:
             does = comparison.does_not
-            remark += (
-                ""
-                if self.base_type == "regex"
-                else _nearly(comparison.holds, folded(subject.text), folded(value), "does")
-            )
+            if self.base_type != "regex":
+                remark += _nearly(comparison.holds, folded(subject.text), folded(value), "does")
         return Outcome.of(passed, f'the output {does} "{shortened(value)}"{remark}')
 
 
-def _folding(rules: DialectRules) -> Callable[[str], str]:
-    return str.casefold if rules.folds_case else str.lower
+def _folding(rules: DialectRules, *, ignores_case: bool) -> Callable[[str], str]:
+    if not rules.folds_case:
+        return str.lower if ignores_case else str
+    return _without_case if ignores_case else partial(unicodedata.normalize, "NFC")
+
+
+def _without_case(text: str) -> str:
+    return unicodedata.normalize("NFC", text.casefold()).replace("i\u0307", "i")  # the Turkish İ is an i
 
 
 def _is_known(value: str, rules: DialectRules) -> bool:
@@ -353,9 +358,8 @@ class WordRange(ValueRules):
 
     def problems(self) -> list[Problem]:
         if self.min is None and self.max is None:
-            return [
-                Problem("a range of words needs `min`, `max` or both", self.place.value(), "add one of them")
-            ]
+            message = "a range of words needs `min`, `max` or both"
+            return [Problem(message, self.place.value(), "add one of them")]
         if self.min is not None and self.max is not None and self.min > self.max:
             message = f"`min` ({self.min}) must not be above `max` ({self.max})"
             return [Problem(message, self.place.value("min"), "exchange them")]
@@ -390,8 +394,7 @@ class WordCountAssertion(Assertion):
         if isinstance(self.value, WordRange):
             low, high = self.value.min, self.value.max
         else:
-            exactly = int(tools.templates.render(str(self.value), subject.test.variables))
-            low, high = exactly, exactly
+            low = high = int(tools.templates.render(str(self.value), subject.test.variables))
         passed = (low is None or count >= low) and (high is None or count <= high)
         words = "1 word" if count == 1 else f"{count} words"
         if low == high:

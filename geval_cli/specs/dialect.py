@@ -96,7 +96,9 @@ class DialectRules(Struct, frozen=True, eq=False):
     patterns: Literal["python", "javascript"] = "python"
     """The kind of regular expressions in `regex`."""
     folds_case: bool = True
-    """`icontains` treats `STRASSE` and `straße` as equal, as Unicode does; otherwise it compares in lower case."""
+    """Texts are found however their accents are encoded, and `icontains` treats `STRASSE` and `straße` as equal, as
+    Unicode does; otherwise it compares in lower case.
+    """
     lists_refusals: bool = False
     """`is-refusal` looks for promptfoo's phrases anywhere in the output; otherwise for patterns in its first lines."""
     finds_loose_json: bool = False

@@ -42,6 +42,37 @@ def test_it_finds_what_javascript_finds(pattern: str, text: str, found: bool) ->
     assert (regex.search(python_pattern(pattern), text) is not None) is found
 
 
+SPACES = {
+    *range(9, 14),
+    0x20,
+    0xA0,
+    0x1680,
+    *range(0x2000, 0x200B),
+    0x2028,
+    0x2029,
+    0x202F,
+    0x205F,
+    0x3000,
+    0xFEFF,
+}
+
+
+@pytest.mark.parametrize("pattern", [r"\s", r"[\s]", r"[^\S]", r"[^x\S]", r"(?!\S)[^]"])
+def test_white_space_is_that_of_javascript(pattern: str) -> None:
+    found = regex.compile(f"^{python_pattern(pattern)}$", regex.DOTALL)
+    assert {code for code in range(0x10000) if found.match(chr(code))} == SPACES
+    assert regex.search(python_pattern(r"^[\s\S]*$"), "".join(map(chr, range(0x11000))))
+
+
+@pytest.mark.parametrize("letter", "dDwWsS")
+def test_a_dash_beside_a_class_is_a_dash(letter: str) -> None:
+    alone = regex.compile(python_pattern(rf"\{letter}"))
+    for written, other in ((rf"[+-\{letter}]", "+"), (rf"[\{letter}-z]", "z"), (rf"[a-c-\{letter}]", "abc")):
+        found = regex.compile(python_pattern(f"^{written}$"))
+        matched = {sign for sign in map(chr, range(0x250)) if found.match(sign)}
+        assert matched == {sign for sign in map(chr, range(0x250)) if alone.match(sign)} | {"-", *other}
+
+
 @pytest.mark.parametrize("pattern", ["(a", "\\", "[z-a]"])
 def test_what_is_broken_stays_broken(pattern: str) -> None:
     with pytest.raises(regex.error):
