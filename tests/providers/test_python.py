@@ -124,7 +124,7 @@ def test_what_the_function_raises_is_an_error_without_keys(folder: Path) -> None
     [
         ("reported", ProviderRequestError, "no luck"),
         ("absent", ProviderRequestError, "absent"),
-        ("unserializable", ProviderRequestError, "not JSON serializable"),
+        ("unserializable", ProviderRequestError, "not a JSON value"),
         ("number", ProviderShapeError, "returned int"),
         ("crash", ProviderUnavailableError, "about to die"),
     ],

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,23 @@ def test_snippets_give_values(tmp_path: Path) -> None:
     assert results(tmp_path, *map(python, texts)) == list(texts.values())
 
 
+def test_values_of_numpy_are_plain_ones(tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    codes = {
+        "numpy.float64(1) > 0": True, "numpy.bool_(False)": False, "numpy.float32(0.5)": 0.5, "numpy.int64(3)": 3,
+        "{'pass': numpy.all([1, 0]), 'score': numpy.mean([0, 1])}": {"pass": False, "score": 0.5},
+        "numpy.array([1, 2])": [1, 2],
+    }  # fmt: skip
+    found = results(tmp_path, *(python(f"import numpy\n{code}") for code in codes))
+    assert [json.dumps(one) for one in found] == [json.dumps(one) for one in codes.values()]
+
+
 def test_errors_of_snippets_are_told(tmp_path: Path) -> None:
     codes = ["1 / 0", "assert 1 == 2, 'no'", "{1}", "undefined_name", "raise SystemExit(3)"]
     words = [
         "ZeroDivisionError",
         "AssertionError: no",
-        "not JSON serializable",
+        "not a JSON value",
         "NameError",
         "SystemExit: 3",
     ]

@@ -90,8 +90,7 @@ def _call(module: ModuleType, request: dict[str, Any]) -> Any:
     if "rows_into" in request:
         return _runner().run(_write_rows(result, request["rows_into"]))
     # A result that is not JSON fails here, as an error of the call, not while the answer is written.
-    json.dumps(result)
-    return result
+    return json.loads(json.dumps(result, default=_plain))
 
 
 @cache
@@ -112,7 +111,7 @@ async def _awaited(result: Any) -> Any:
 async def _write_rows(made: Any, path: str) -> int:
     """Write the rows that a function returned or yields to a file as JSON Lines, and return their number.
 
-    Dates are written as text, and numpy scalars as plain values.
+    Dates are written as text, and numpy's values as plain ones.
     """
     if isinstance(made, (str, bytes, dict)) or (
         not hasattr(made, "__iter__") and not hasattr(made, "__aiter__")
@@ -140,7 +139,7 @@ async def _each(made: Any) -> AsyncIterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    for name in ("isoformat", "item"):
+    for name in ("isoformat", "tolist"):
         if hasattr(value, name):
             return getattr(value, name)()
     raise TypeError(f"{type(value).__name__} is not a JSON value")
