@@ -66,12 +66,15 @@ def verdict_of(assertions: Sequence[AssertionResult], threshold: float | None) -
     """Return one verdict for all assertions: all must pass or, with a `threshold`, their weighted score must reach it.
 
     An assertion with weight 0 is there for its metric, so whether it passes has no effect; if it could not be judged,
-    the verdict is still an error.
+    the verdict is still an error. A set that fails has no score either if a member could not be judged.
     """
     statuses = {item.status for item in assertions if item.weight or item.status is Status.ERROR}
-    score = None if Status.ERROR in statuses else weighted_score(assertions)
+    is_unknown = Status.ERROR in statuses or any(item.weight and hides_error(item) for item in assertions)
+    score = None if is_unknown else weighted_score(assertions)
     if threshold is not None:
-        return Verdict(_by_threshold(statuses, score, threshold), score)
+        if score is None:
+            return Verdict(Status.ERROR if is_unknown else Status.NOT_EVALUATED, score)
+        return Verdict(Status.PASSED if passes(score, threshold) else Status.FAILED, score)
     for status in (Status.FAILED, Status.ERROR, Status.PASSED):
         if status in statuses:
             return Verdict(status, score)
@@ -85,12 +88,9 @@ def weighted_score(assertions: Iterable[AssertionResult]) -> float | None:
     return weighted_mean([(item.weight, item.score) for item in assertions if item.score is not None])
 
 
-def _by_threshold(statuses: set[Status], score: float | None, threshold: float) -> Status:
-    if Status.ERROR in statuses:
-        return Status.ERROR
-    if score is None:
-        return Status.NOT_EVALUATED
-    return Status.PASSED if passes(score, threshold) else Status.FAILED
+def hides_error(result: AssertionResult) -> bool:
+    """Return whether an error within a set leaves it without a score, although its verdict is known."""
+    return result.score is None and any(part.status is Status.ERROR for part in result.assertions)
 
 
 class Outcome(Struct, frozen=True):
@@ -136,11 +136,11 @@ class Outcome(Struct, frozen=True):
 
 
 def negated(outcome: Outcome) -> Outcome:
-    """Return the outcome under `not-`: verdict and score are inverted; an outcome without a score is unchanged."""
-    if outcome.score is None:
+    """Return the outcome under `not-`: verdict and score are inverted; without a score, only a failure is."""
+    if outcome.score is None and outcome.status is not Status.FAILED:
         return outcome
     status = _OPPOSITE.get(outcome.status, outcome.status)
-    return replace(outcome, status=status, score=1 - outcome.score)
+    return replace(outcome, status=status, score=None if outcome.score is None else 1 - outcome.score)
 
 
 def shortened(text: str, limit: int = 120) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import Assertion, MergedTest, as_text
+from geval_cli.assertions.base import Assertion, MergedTest, as_text, hides_error
 from geval_cli.assertions.geval_metric import metric_name
 from geval_cli.engine.aggregate import COUNT, names_in_formula
 from geval_cli.engine.columns import PASS_RATE
@@ -69,8 +69,8 @@ def judge_gates(
 
 
 def holds_error(result: CaseResult) -> bool:
-    """Return whether a case or one of its assertions is an error; a case that failed has no score then either."""
-    return Status.ERROR in (result.status, *[item.status for item in result.assertions])
+    """Return whether a case, an assertion or a member is an error; a case that failed has no score then either."""
+    return Status.ERROR in (result.status, *[item.status for item, _ in with_members(result.assertions)])
 
 
 class _Sums(Struct):
@@ -110,6 +110,7 @@ class _Sums(Struct):
             status = metric_status(result.assertions, metric)
             # If another assertion failed the case, an error of this one is lost all the same.
             has_error = status is Status.ERROR or (status is None and _may_lack_a_metric(result))
+            has_error |= any(item.metric == metric and hides_error(item) for item in result.assertions)
             self.unscored += has_error and metric not in result.named_scores
             self.unjudged += has_error and status is None
             if status not in {None, Status.NOT_EVALUATED}:

@@ -1,7 +1,8 @@
 import pytest
+from msgspec.structs import replace
 from support.specs import assertion_result
 
-from geval_cli.assertions.base import Outcome, verdict_of
+from geval_cli.assertions.base import Outcome, negated, verdict_of
 from geval_cli.metrics import named_scores, with_members
 from geval_cli.records import Status
 
@@ -24,6 +25,20 @@ def test_one_without_weight_that_cannot_be_judged_is_still_an_error() -> None:
     members = [assertion_result(PASSED, 1.0), assertion_result(ERROR, weight=0.0)]
     assert verdict_of(members, None).status is ERROR
     assert verdict_of(members, 0.0).status is ERROR
+
+
+def test_an_error_within_a_set_that_fails_leaves_no_score() -> None:
+    members = [assertion_result(ERROR), assertion_result(FAILED, 0.0)]
+    inner = verdict_of(members, None)
+    assert (inner.status, inner.score) == (FAILED, None)
+    turned = negated(Outcome(inner.status, inner.score, "r", assertions=tuple(members)))
+    assert (turned.status, turned.score) == (PASSED, None)
+    for status in (FAILED, PASSED):
+        group = assertion_result(status, assertions=tuple(members))
+        found = [verdict_of([group, assertion_result(PASSED, 1.0)], limit) for limit in (None, 0.0, 0.5)]
+        assert [(one.status, one.score) for one in found] == [(status, None), (ERROR, None), (ERROR, None)]
+        free = verdict_of([replace(group, weight=0.0), assertion_result(PASSED, 1.0)], 0.5)
+        assert (free.status, free.score) == (PASSED, 1.0)
 
 
 def test_a_threshold_of_zero_lets_everything_pass() -> None:

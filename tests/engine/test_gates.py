@@ -230,7 +230,7 @@ HIDDEN = [
 """Cases that failed by one metric, while the judge of another one was down."""
 
 
-@pytest.mark.parametrize("is_in_set", [False, True])
+@pytest.mark.parametrize("status_of_set", [None, Status.ERROR, Status.FAILED, Status.PASSED])
 @pytest.mark.parametrize(
     ("text", "errors"),
     [
@@ -247,19 +247,22 @@ HIDDEN = [
         ("passed >= 50%", 0),
         ("failures <= 5", 0),
         ("coherence.mean[area=nowhere] >= 0.5", 0),
+        ("whole.mean >= 0.5", 5),
     ],
 )
 def test_errors_that_a_failed_assertion_hides_are_errors_for_gates_that_need_them(
-    text: str, errors: int, is_in_set: bool
+    text: str, errors: int, status_of_set: Status | None
 ) -> None:
-    results = [*PASSED, *([in_sets(result, 1) for result in HIDDEN] if is_in_set else HIDDEN)]
-    if is_in_set:  # the whole set is an error, too
+    results = [*PASSED, *HIDDEN]
+    if status_of_set is not None:  # without a score, whatever its verdict
+        sets = [in_sets(result, 1) for result in HIDDEN]
+        whole = [replace(item.assertions[0], status=status_of_set, score=None) for item in sets]
         results = [
-            replace(item, assertions=(replace(item.assertions[0], status=Status.ERROR, score=None),))
-            if item.score is None
-            else item
-            for item in results
+            *PASSED,
+            *(replace(item, assertions=(one,)) for item, one in zip(sets, whole, strict=True)),
         ]
+    if text.startswith("whole"):
+        errors = errors if status_of_set else 0  # no such metric without a set
     *_, found = judge_gates([gate(text)], results, max_errors=0)
     assert (found.gate, found.actual) == ("errors <= 0", errors)
     assert found.status is (Status.ERROR if errors else Status.PASSED)
