@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 from support.calls import answer, ask, provider, run
 from support.loopback import LoopbackServer, Reply
 from support.specs import case
@@ -999,3 +1000,25 @@ def test_no_odd_part_of_a_reply_is_a_bug(name: str, odd: Any) -> None:
         with suppress(ProviderError):
             model.batched_response(request, 200, body)
     run(model.aclose())
+
+
+@pytest.mark.parametrize("words_before", [190, 240, 290, 340])
+@pytest.mark.parametrize("name", RICH)
+def test_no_part_of_a_key_is_left_where_a_server_s_words_are_shortened(name: str, words_before: int) -> None:
+    """A key that a reply echoes anywhere is masked as a whole, also where a long text is cut in the middle of it."""
+    key = "q7ZpXk29LmTt8VbR4cYw6NsDfJh3" * 2
+    keys = {"apiKey": key, "price": "list", **({"region": "x"} if "bedrock" in name else {})}
+    model: Any = provider(name, keys)
+    request = ask(tools=(ToolDefinition("f", "", {}),), want_logprobs=True)
+    said = f"{'no ' * (words_before // 3)}{key}"
+    bodies = [*_with_each_part(RICH[name], said), {"error": {"message": said}}, {"detail": said}]
+    shown = []
+    for body in [*bodies, *({**RICH[name], "error": {"message": said}, "code": code} for code in (1, 400))]:
+        try:
+            found = model.batched_response(request, 200, body)
+            choices = tuple(structs.replace(choice, token_logprobs=None) for choice in found.choices)
+            shown.append(repr(structs.replace(found, choices=choices)))
+        except ProviderError as error:
+            shown.append(f"{error} {error.hint} {error.body} {error.request_id}")
+    run(model.aclose())
+    assert not [text for text in shown if key[:8] in text]

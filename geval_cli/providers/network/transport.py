@@ -334,9 +334,12 @@ def json_in(reply: HttpResponse, context: CallContext) -> Any:
         raise response_error(what, reply, context) from error
 
 
+_WHAT_CHARS = 350  # shortened last, since part of a key cannot be masked
+
+
 def response_error(what: str, reply: HttpResponse, context: CallContext) -> ProviderResponseError:
-    """Return the error for a 2xx `reply` that contains `what` instead of an answer."""
-    message = f"{context.provider_id} sent {what}"
+    """Return the error for a 2xx `reply` that contains `what`, which has no key in it, instead of an answer."""
+    message = f"{context.provider_id} sent {what[:_WHAT_CHARS]}"
     if reply.body.lstrip()[:1] == b"<":
         message += f" (it looks like a web page: check {context.address})"
     elif reply.body.startswith((b"data:", b"event:")):

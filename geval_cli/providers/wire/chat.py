@@ -186,15 +186,12 @@ def whole_end(wire: str, reason: Any, error: Any = None) -> FinishReason | None:
     """
     if is_error(error):
         _, words = error_words(json.dumps({"error": error}))
-        raise NotAnAnswer("an error instead of an answer" + (f": {words[:_WORDS]}" if words else ""))
+        raise NotAnAnswer("an error instead of an answer" + (f": {words}" if words else ""))
     end = end_of(wire, reason)
     if end is not None and not end.is_answer:
         written = reason if isinstance(reason, str) else json.dumps(reason, default=str)
-        raise NotAnAnswer(f"no whole answer (finish reason: {written[:_WORDS]})")
+        raise NotAnAnswer(f"no whole answer (finish reason: {written})")
     return end
-
-
-_WORDS = 300
 
 
 def may_be_empty(end: FinishReason | None) -> bool:
@@ -243,7 +240,7 @@ def refuse_other_status(place: Mapping[str, Any]) -> None:
         if (status := place.get(key)) is not None:
             written = status if isinstance(status, str) else json.dumps(status, default=str)
             if written.strip().lower() not in _FULFILLED:
-                raise NotAnAnswer(f"no whole answer ({key}: {written[:_WORDS]})")
+                raise NotAnAnswer(f"no whole answer ({key}: {written})")
 
 
 def _is_false(value: Any) -> bool:

@@ -40,7 +40,6 @@ from geval_cli.providers.wire.token_usage import (
 from geval_cli.records import Choice, JsonValue, ModelRequest, ModelResponse, Role, Usage
 
 _ID_CHARS = 200
-_ERROR_CHARS = 300
 
 MAX_TOP_LOGPROBS = 20
 """The most alternatives per token that OpenAI and Google give; a server that gives fewer says how many."""
@@ -312,7 +311,7 @@ class EndpointProvider:
             if isinstance(body, dict) and not body.get(self.answer_key) and self.writes:
                 _, words = error_words(reply_text := received.reply.text)
                 if words and filtered_choice(reply_text) is None:
-                    raise received.refuse(f"an error instead of an answer: {words[:_ERROR_CHARS]}")
+                    raise received.refuse(f"an error instead of an answer: {words}")
             if isinstance(body, dict):
                 refuse_other_status({key: body.get(key) for key in self.status_keys})
             choices = self.choices(received, request)
@@ -359,9 +358,7 @@ class EndpointProvider:
                 HttpResponse(int(code), reply.headers, reply.body), context, now_s=time.time()
             )
         _, words = error_words(reply.text)
-        raise received.refuse(
-            "an error instead of an answer" + (f": {words[:_ERROR_CHARS]}" if words else "")
-        )
+        raise received.refuse("an error instead of an answer" + (f": {words}" if words else ""))
 
     def _tokens(
         self,
