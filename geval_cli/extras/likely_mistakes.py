@@ -1,5 +1,6 @@
 """Warnings about likely mistakes in a suite: unused variables, single braces in prompts, columns with the same name."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -57,6 +58,7 @@ _CHECKS = frozenset({"assert", "assertions"})
 _STAND_INS = frozenset({"echo", "scripted"})
 """Providers whose answers are judged as they are."""
 
+_OTHER_MODELS = frozenset({"bedrock", "vertex", "local"})
 _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
 
 
@@ -320,6 +322,8 @@ class LikelyMistakes(Struct):
         for value, (name, location) in self._braced.items():
             message = f"`{_short(value)}` is no template: it is looked for as it is"
             yield Problem(message, location, f"write {{{{ {name} }}}}", severity=Severity.WARNING)
+        if self.plan.suite.rules.template_language == "strict":
+            yield from self._of_settings()
         for value, location in self._nearly_files.items():
             message = f"`{_short(value)}` itself is used, not the content of a file"
             yield Problem(message, location, "begin it with file://", severity=Severity.WARNING)
@@ -397,6 +401,21 @@ class LikelyMistakes(Struct):
                 "close it, or put {% raw %}...{% endraw %} around braces that are text",
                 severity=Severity.WARNING,
             )
+
+    def _of_settings(self) -> Iterator[Problem]:
+        """Yield a warning for each setting of a model that has a template expression with a variable of the tests."""
+        for provider in self.plan.suite.providers:
+            kind = provider.id.partition(":")[0].lower()
+            for key, value in provider.config.items() if kind in PRESETS or kind in _OTHER_MODELS else ():
+                for found in _TAG.finditer(json.dumps(value, ensure_ascii=False, default=str)):
+                    if self._names.intersection(_WORD.findall(found[0])):
+                        yield Problem(
+                            f"`{_short(found[0])}` in `{key}` is sent as it is written",
+                            provider.place.value("config", key) or provider.place.value(),
+                            "settings of models are not templates: put it into the prompt",
+                            severity=Severity.WARNING,
+                        )
+                        break
 
     def _braces_of(self, prompt: PromptSpec) -> Iterator[tuple[str, str]]:
         """Yield the test variables that a prompt has in braces that are no templates, each once."""

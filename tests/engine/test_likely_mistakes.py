@@ -87,6 +87,17 @@ def written_tests(*, check: object = USED, count: int = 1, **variables: object) 
             {"tests": [{"vars": {"q": "x"}, "expected_output": "{{ q }}", "assert": [USED]}]},
             "`{{ q }}` in `expected_output` is not rendered; test values are not templates",
         ),
+        *(
+            (
+                {"providers": [{"id": "openai:gpt-4.1", "config": {key: value}}]},
+                f"`{{{{ q }}}}` in `{key}` is sent as it is written; settings of models are not templates",
+            )
+            for key, value in (
+                ("user", "u {{ q }}"),
+                ("headers", {"x-user": "{{ q }}"}),
+                ("metadata", {"a": {"b": ["{{ q }}"]}}),
+            )
+        ),
         (
             {"tests": written_tests(check={"type": "contains", "value": "“a”"})},
             "the typographic quotes around `“a”` are part of the value; write straight",
@@ -226,7 +237,7 @@ def test_a_mistake_in_default_test_is_shown_there(tmp_path: Path, config: str, s
         },
         {"providers": ["exec:cat"], "tests": written_tests(note="b")},
         {
-            "providers": [{"id": "http://127.0.0.1:9", "config": {"body": {"x": "{{ note }}"}}}],
+            "providers": [{"id": "http://127.0.0.1:9", "config": {"body": {"x": "{{ vars.note }}"}}}],
             "tests": written_tests(note="b"),
         },
         {"tests": written_tests(check={"type": "context-recall", "value": "x"}, context="b")},

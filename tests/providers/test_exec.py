@@ -16,6 +16,8 @@ from geval_cli.errors import (
     ProviderUnavailableError,
 )
 from geval_cli.extras.programs.providers import exec as exec_provider
+from geval_cli.providers.registry import check_provider
+from geval_cli.specs.base import ProviderSpec
 
 PYTHON = shlex.quote(sys.executable)
 
@@ -54,6 +56,23 @@ def test_a_variable_that_is_missing_is_refused(tmp_path: Path) -> None:
     error = failure(f"{PYTHON} -c pass {{{{ vars.user }}}}", tmp_path)
     assert isinstance(error, ProviderRequestError)
     assert "the test has no variable for `{{ vars.user }}`" in error.message
+
+
+@pytest.mark.parametrize(
+    ("command", "written"),
+    [
+        ("sh a.sh {{ q }}", "{{ q }}"),
+        ("sh a.sh --user={{user.id}}", "{{user.id}}"),
+        ("sh a.sh {{ vars.q }} {{ prompt }}", None),
+        ("docker ps --format '{{.Names}} {{json .}}'", None),  # templates of its own
+    ],
+)
+def test_a_name_that_is_not_filled_in_is_an_error_before_anything_runs(
+    command: str, written: str | None, tmp_path: Path
+) -> None:
+    found = check_provider(ProviderSpec(id=f"exec:{command}"), env={}, base_dir=tmp_path)
+    said = [problem.message for problem in found]
+    assert said == ([] if written is None else [f"`{written}` would be passed as it is written"])
 
 
 def test_only_the_last_line_break_is_cut(tmp_path: Path) -> None:

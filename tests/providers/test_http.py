@@ -2,6 +2,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from support.calls import answer, ask, provider, run
@@ -10,7 +11,7 @@ from support.loopback import LoopbackServer, RecordedRequest, Reply
 from geval_cli.errors import ProviderRequestError, ProviderResponseError, ProviderShapeError
 from geval_cli.extras.http_provider.placeholders import follow_path, parse_path
 from geval_cli.gateway.cache import choice_keys
-from geval_cli.providers.registry import build_provider
+from geval_cli.providers.registry import build_provider, check_provider
 from geval_cli.records import Message, ModelRequest, ModelResponse
 from geval_cli.specs.base import ProviderSpec
 from geval_cli.specs.dialect import PROMPTFOO_RULES
@@ -193,7 +194,6 @@ def test_the_answer_is_taken_from_its_place(reply: Any, path: str | None, text: 
         ('{"output": "caf\xe9"}'.encode(), "application/json; charset=iso-8859-1", "caf\xe9"),
         ("caf\xe9".encode(), "text/plain; charset=klingon", "caf\xe9"),
         (b"+AOk-", "text/plain; charset=utf-7", "+AOk-"),
-        (b"", "text/plain", ""),
     ],
 )
 def test_a_text_is_read_in_the_charset_that_the_server_names(
@@ -212,12 +212,124 @@ def test_a_text_is_read_in_the_charset_that_the_server_names(
             "sent an event stream instead of an answer",
         ),
         (Reply(body={"status": "failed", "output": "half of"}), "sent an error instead of an answer"),
+        (Reply(body=b"", headers={"content-type": "text/plain"}), "sent an answer with an empty body"),
+        (
+            Reply(body=b" \n", headers={"content-type": "application/json"}),
+            "sent an answer with an empty body",
+        ),
+        (
+            Reply(202, body=b"Accepted", headers={"content-type": "text/plain"}),
+            "sent no answer yet (HTTP 202)",
+        ),
+        (Reply(202, body={"job": 7}), "sent no answer yet (HTTP 202)"),
+        (
+            Reply(
+                body=b'{"response":"a"}\n{"response":"b"}\n', headers={"content-type": "application/x-ndjson"}
+            ),
+            "sent a stream of JSON lines instead of an answer",
+        ),
+        (
+            Reply(body=b'data: {"a": 1}\n\n', headers={"content-type": "text/plain"}),
+            "sent an event stream instead of an answer",
+        ),
+        *(
+            (
+                Reply(body=body, headers={"content-type": "application/json"}),
+                "sent an answer that is not JSON",
+            )
+            for body in (b'{"output": "half', b'[{"output": 1}', '{"output": "caf\xe9"}'.encode("latin-1"))
+        ),
+        (
+            Reply(body=b"\n<!DOCTYPE html><p>Log in", headers={"content-type": "text/html"}),
+            "sent HTML instead",
+        ),
+        *(
+            (Reply(body=body), "sent an error instead of an answer")
+            for body in (
+                {"errorMessage": "Task timed out after 3.00 seconds"},
+                {"errorType": "ImportModuleError", "trace": []},
+                {"statusCode": 500, "body": "Internal Server Error"},
+                {"status": 429, "message": "slow down"},
+                [{"error": {"code": 429}}],
+            )
+        ),
+        (
+            Reply(body={"what": "no"}, headers={"x-amz-function-error": "Unhandled"}),
+            "sent an error instead of an answer",
+        ),
+        (
+            Reply(body=b'{"title": "no"}', headers={"content-type": "application/problem+json"}),
+            "sent an error instead of an answer",
+        ),
     ],
 )
 def test_what_holds_no_answer_is_an_error(reply: Reply, message: str) -> None:
     with pytest.raises(ProviderResponseError) as caught:
         said_to(reply)
     assert message in str(caught.value)
+    is_settled = any(word in message for word in ("stream", "202", "HTML"))
+    assert caught.value.is_retryable is not is_settled, "it would come, and be paid for, five times"
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (Reply(202, body={"answer": "yes"}), "yes"),
+        (Reply(body=b"yes", headers={"content-type": "application/json"}), "yes"),
+        (Reply(body=b"<p>a part of a page", headers={"content-type": "text/html"}), "<p>a part of a page"),
+        (Reply(body=b'{"a": 1}\n{"a": 2}', headers={"content-type": "text/plain"}), '{"a": 1}\n{"a": 2}'),
+        (Reply(body={"status": "pending", "action": "refund"}), '{"status": "pending", "action": "refund"}'),
+        (Reply(body={"statusCode": 200, "body": "yes"}), '{"statusCode": 200, "body": "yes"}'),
+        (Reply(body=[1, 2]), "[1, 2]"),
+    ],
+)
+def test_what_may_be_an_answer_is_one(reply: Reply, text: str) -> None:
+    assert json_or_text(said_to(reply)) == json_or_text(text)
+
+
+def json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+@pytest.mark.parametrize("written", ["{{ q }}", "{{ vars['q'] }}", "{{ prompt | upper }}", "a {{q}} b"])
+@pytest.mark.parametrize("key", ["id", "url", "headers", "query_params", "body"])
+def test_what_is_not_filled_in_is_an_error_before_anything_is_sent(key: str, written: str) -> None:
+    address = "http://127.0.0.1:9/ask"
+    value: Any = (
+        f"{address}?q={written}" if key in ("id", "url") else {"x": [written] if key == "body" else written}
+    )
+    spec = ProviderSpec(id=value if key == "id" else address, config={} if key == "id" else {key: value})
+    [problem] = check_provider(spec, env={}, base_dir=Path())
+    assert "would be sent as it is written" in problem.message
+    assert ("vars.q" in problem.hint) is (written.strip("ab ") in ("{{ q }}", "{{q}}"))
+
+
+def test_headers_are_filled_in_and_count_for_the_cache() -> None:
+    config = {"headers": {"X-User": "u-{{ vars.user }}"}}
+    requests = [ask("p", variables={"user": name}) for name in ("a", "b")]
+    _, sent = exchange(config, request=requests[0])
+    assert sent.headers["x-user"] == "u-a"
+    identity = provider("http://127.0.0.1:9/ask", config).identity
+    assert choice_keys(identity, requests[0]) != choice_keys(identity, requests[1])
+
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+@pytest.mark.parametrize("body", ["x=1&q={{ prompt }}&y=2", {"x": "1", "q": "{{ prompt }}", "y": 2}])
+@pytest.mark.parametrize("prompt", ["a & b = c + d %41 #", TRICKY, "caf\xe9"])
+def test_a_form_holds_the_whole_prompt(body: Any, prompt: str) -> None:
+    _, sent = exchange({"headers": FORM, "body": body}, request=ask(prompt))
+    assert parse_qs(sent.body.decode()) == {"x": ["1"], "q": [prompt], "y": ["2"]}
+
+
+def test_xml_stays_xml_whatever_the_prompt() -> None:
+    config = {"headers": {"Content-Type": "text/xml"}, "body": "<q>{{ prompt }}</q>"}
+    _, sent = exchange(config, request=ask("1 < 2 & 3"))
+    assert sent.body == b"<q>1 &lt; 2 &amp; 3</q>"
 
 
 TROUBLE: list[tuple[dict[str, Any], bool]] = [

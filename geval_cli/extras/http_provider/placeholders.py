@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -18,8 +18,13 @@ from geval_cli.templating.js_text import js_json
 _PLACEHOLDER = re.compile(
     r"\{\{\s*(?P<name>prompt|messages|vars(?:\.[A-Za-z_]\w*)+)\s*(?:\|\s*(?:dump|tojson|safe)\s*)?\}\}"
 )
+_LIKE_A_PLACE = compile_later(r"\{\{(?:[^}]|\}(?!\}))*\}\}")
+_A_NAME = compile_later(r"\{\{-?\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*-?\}\}")
 _VARS = "vars."
 _ESCAPED = compile_later(r"\\.")
+_KNOWN_PLACES = (
+    "write {{ prompt }}, {{ messages }} or {{ vars.NAME }}; for anything else, use a Python provider"
+)
 
 
 class PlaceholderValues(Struct, frozen=True):
@@ -49,9 +54,9 @@ class PlaceholderValues(Struct, frozen=True):
         whole = _PLACEHOLDER.fullmatch(template.strip())
         return self._value(whole["name"]) if whole else self.fill_text(template)
 
-    def fill_text(self, template: str) -> str:
+    def fill_text(self, template: str, escape: Callable[[str], str] = str) -> str:
         """Return `template` with its placeholders replaced; values that are not strings are inserted as JSON."""
-        return _PLACEHOLDER.sub(lambda found: self._text(found["name"]), template)
+        return _PLACEHOLDER.sub(lambda found: escape(self._text(found["name"])), template)
 
     def fill_json_text(self, template: str) -> str:
         """Return JSON text with its placeholders replaced: escaped inside quotes, as JSON values elsewhere."""
@@ -65,9 +70,7 @@ class PlaceholderValues(Struct, frozen=True):
 
     def fill_url(self, url: str) -> str:
         """Return `url` with its placeholders replaced by percent-encoded values."""
-        return _PLACEHOLDER.sub(
-            lambda found: quote(self._text(found["name"]), safe="", errors="replace"), url
-        )
+        return self.fill_text(url, lambda text: quote(text, safe="", errors="replace"))
 
     def _text(self, name: str) -> str:
         value = self._value(name)
@@ -87,6 +90,22 @@ class PlaceholderValues(Struct, frozen=True):
 def has_place(template: Any, *names: str) -> bool:
     """Return whether `template` has a placeholder; with `names`, whether it has one of these."""
     return any(not names or name in names for name in _names(template))
+
+
+def unknown_place(template: Any, *, is_name: bool = False) -> tuple[str, str] | None:
+    """Return the first `{{ ... }}` that is not replaced, and a hint; None if there is none.
+
+    With `is_name` it must be a name alone: commands may have other templates, such as `--format {{.Names}}`.
+    """
+    for text in _texts(template):
+        for found in _LIKE_A_PLACE.finditer(text):
+            name = _A_NAME.fullmatch(found[0])
+            if not _PLACEHOLDER.fullmatch(found[0]) and (name or not is_name):
+                hint = (
+                    f"write `{{{{ vars.{name[1]} }}}}` for a variable of the tests" if name else _KNOWN_PLACES
+                )
+                return found[0], hint
+    return None
 
 
 def variables_in(template: Any) -> tuple[str, ...]:

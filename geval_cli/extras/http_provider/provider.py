@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from html import escape
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import urlencode, urlunsplit
@@ -31,8 +32,10 @@ from geval_cli.extras.http_provider.placeholders import (
     names_in,
     parse_path,
     problems_of,
+    unknown_place,
     variables_in,
 )
+from geval_cli.json_codec import decode_json
 from geval_cli.patterns import compile_later
 from geval_cli.plugins import extra
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits, ProviderSource
@@ -128,10 +131,12 @@ async def find_answer(
     path: tuple[PathStep, ...] = (),
     code: AnswerCode | None = None,
     selects_all: bool = False,
+    may_be_page: bool = True,
 ) -> Choice:
     """Return the answer in a reply: at `path`, or from `code`, or else where most APIs put it.
 
     With `selects_all` there is no such search: without `path` and `code`, the whole JSON of the reply is the answer.
+    Without `may_be_page`, a web page, such as one to log in, is no answer.
 
     Raises:
         ProviderShapeError: there is no answer.
@@ -152,13 +157,15 @@ async def find_answer(
         return replace(choice, finish_reason=reason, token_logprobs=logprobs, reported=beside)
     if reply.status in _WITHOUT_CONTENT and not selects_all:
         raise response_error(f"no answer (HTTP {reply.status})", reply, context)
+    if "x-amz-function-error" in reply.headers and not selects_all:
+        raise response_error("an error instead of an answer", reply, context)
     try:
         value = reply.json()
     except ValueError as error:
         if path:
             raise response_error("an answer that is not JSON", reply, context) from error
-        if not selects_all and reply.headers.get("content-type", "").startswith("text/event-stream"):
-            raise response_error("an event stream instead of an answer", reply, context) from error
+        if not selects_all:
+            _refuse_text(reply, context, may_be_page=may_be_page)
         return Choice(reply.text)
     if isinstance(value, dict) and (path == _CHAT_PATH or not (path or selects_all)):
         answered = _chat_choice(value, reply, context)
@@ -170,7 +177,10 @@ async def find_answer(
     elif selects_all:
         found = value or reply.text
     else:
-        found = _known_answer(value, reply)
+        found = _known_answer(value)
+        if found is _NOWHERE:
+            _refuse_failure(value, reply, context)
+            found = value if not isinstance(value, dict) else reply.text
     if found is None:
         raise response_error("an answer that is null", reply, context)
     choice = _choice(found)
@@ -255,10 +265,71 @@ def _end_beside(
     return ends[-1] if ends else None
 
 
-def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
-    """Return the answer where most APIs put it, else the whole reply; None if the value there is null."""
+_NOWHERE = object()
+# What Amazon's Lambda and others write in place of an answer, with a status of 200.
+_FAILURES = ("errorMessage", "error_message", "errorType", "exception", "faultstring")
+_STATUSES = ("status", "statusCode", "status_code")
+_PAGE = (b"<!doctype html", b"<html")
+_NO_STREAM = "turn streaming off in `body`, for example with `stream: false`"
+
+
+def _refuse_text(reply: HttpResponse, context: CallContext, *, may_be_page: bool) -> None:
+    """Raise ProviderResponseError for a reply that is not JSON, and no text that could be the answer either."""
+    kind, start = reply.headers.get("content-type", "").lower(), reply.body.lstrip()
+    if not start:
+        raise response_error("an answer with an empty body", reply, context)
+    _refuse_later(reply, context)
+    if kind.startswith("text/event-stream") or start.startswith(b"data: {"):
+        raise _settled("an event stream instead of an answer", reply, context, _NO_STREAM)
+    if not may_be_page and start[:15].lower().startswith(_PAGE):
+        hint = "check the address and the key; if the page is the answer, write `response_path: (json, text) => text`"
+        raise _settled("HTML instead of an answer", reply, context, hint)
+    if "json" in kind and start.startswith((b"{", b"[")):
+        if all(_is_json(line) for line in start.splitlines() if line.strip()):
+            raise _settled("a stream of JSON lines instead of an answer", reply, context, _NO_STREAM)
+        raise response_error("an answer that is not JSON", reply, context)
+
+
+def _refuse_later(reply: HttpResponse, context: CallContext) -> None:
+    """Raise ProviderResponseError for a reply that only promises an answer."""
+    if reply.status == HTTPStatus.ACCEPTED:
+        hint = "fetch the answer in a Python provider, or have the server wait for it"
+        raise _settled("no answer yet (HTTP 202)", reply, context, hint)
+
+
+def _settled(what: str, reply: HttpResponse, context: CallContext, hint: str) -> ProviderResponseError:
+    """Return the error for a reply that would be the same, and cost the same, if the request were sent again."""
+    error = response_error(what, reply, context)
+    error.is_retryable, error.hint = False, hint
+    return error
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        decode_json(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse_failure(value: Any, reply: HttpResponse, context: CallContext) -> None:
+    """Raise ProviderResponseError for JSON without an answer in any usual place that reports a failure."""
+    _refuse_later(reply, context)
+    if "problem+json" in reply.headers.get("content-type", ""):
+        raise response_error("an error instead of an answer", reply, context)
+    for part in value if isinstance(value, list) else [value]:
+        if not isinstance(part, dict):
+            continue
+        statuses = (part.get(name) for name in _STATUSES)
+        is_failure = any(isinstance(status, int) and 400 <= status < 600 for status in statuses)  # noqa: PLR2004
+        if is_failure or reports_trouble(part) or any(part.get(name) for name in _FAILURES):
+            raise response_error("an error instead of an answer", reply, context)
+
+
+def _known_answer(value: Any) -> Any:
+    """Return the answer where most APIs put it, `_NOWHERE` if there is none; None if the value there is null."""
     if not isinstance(value, dict):
-        return value
+        return value if isinstance(value, str) else _NOWHERE
     is_null = False
     for known in _KNOWN_ANSWERS:
         try:
@@ -269,7 +340,7 @@ def _known_answer(value: Any, reply: HttpResponse) -> JsonValue:
             return found
         # A null in one known place may come with an answer in another: keep looking.
         is_null = is_null or found is None
-    return None if is_null else reply.text
+    return None if is_null else _NOWHERE
 
 
 def json_of(reply: HttpResponse) -> Any:
@@ -387,11 +458,11 @@ class HttpProvider:
         params = {"method": settings.method, "headers": headers, "body": settings.body, "response_path": path}
         if settings.query:
             params["query"] = {name: keyed_value(name, value) for name, value in settings.query.items()}
-        parts = [settings.url, settings.body, list(settings.query.values())]
+        parts = [settings.url, settings.body, list(settings.query.values()), list(settings.headers.values())]
         if settings.templates is None:
             used = variables_in(parts)
         else:
-            used = names_in([*parts, settings.method, list(settings.headers.values())])
+            used = names_in([*parts, settings.method])
             params["templates"] = str(settings.templates.rules.name)
             if "env" in used:
                 seen = {name: settings.env[name] for name in used if name in settings.env}
@@ -440,6 +511,7 @@ class HttpProvider:
                 path=settings.response_path,
                 code=settings.response_code,
                 selects_all=settings.templates is not None,
+                may_be_page=call.method == "GET",
             )
         except ProviderResponseError as error:
             body = json_of(reply)
@@ -481,10 +553,9 @@ class HttpProvider:
             places = PlaceholderValues(request)
             query = {name: places.fill_text(value) for name, value in settings.query.items()}
             url = _with_query(places.fill_url(settings.url), query)
+            own_headers = {name: places.fill_text(value) for name, value in settings.headers.items()}
             body, headers = _request_body(settings, places)
-            return HttpCall(
-                url, {**headers, **settings.headers}, body, settings.method, settings.limits.timeout_s
-            )
+            return HttpCall(url, {**headers, **own_headers}, body, settings.method, settings.limits.timeout_s)
         except (LookupError, TemplateError, ValueError) as error:
             hint = "set the variable in every test that uses this provider"
             if not isinstance(error, LookupError):
@@ -519,6 +590,11 @@ def _template_problems(source: ProviderSource) -> Iterator[Problem]:
         if isinstance(method, str) and is_template(method):
             hint = "templates are allowed here only in promptfoo configs"
             yield source.problem(f"`method` must be one of {', '.join(METHODS)}", key="method", hint=hint)
+        for key in (None, "url", "headers", "query_params", "queryParams", "body"):
+            unknown = unknown_place(source.spec.id if key is None else source.spec.config.get(key))
+            if unknown is not None:
+                message = f"`{unknown[0]}` would be sent as it is written"
+                yield source.problem(message, key=key, hint=unknown[1])
         return
     templates = templates_of(source.rules, source.env)
     parts: list[tuple[str | None, Any]] = [(key, source.spec.config.get(key)) for key in _TEMPLATE_KEYS]
@@ -619,11 +695,21 @@ def _request_body(settings: HttpSettings, places: PlaceholderValues) -> tuple[by
         if settings.method == "GET":
             return b"", {}
         body = {"prompt": "{{ prompt }}"}
+    told = settings.headers.get("content-type", "").lower()
     if isinstance(body, str):
         is_json = body.lstrip()[:1] in {"{", "["}
-        text = places.fill_json_text(body) if is_json else places.fill_text(body)
+        if _FORM_TYPE in told:
+            text = places.fill_url(body)
+        elif is_json:
+            text = places.fill_json_text(body)
+        else:
+            text = places.fill_text(body, escape if "xml" in told else str)
         return text.encode("utf-8", "replace"), {
             "content-type": "application/json" if is_json else "text/plain"
         }
+    if _FORM_TYPE in told and isinstance(body, dict):
+        fields = places.fill(body).items()
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in fields}
+        return urlencode(texts, errors="replace").encode(), {}
     filled = json.dumps(places.fill(body), ensure_ascii=False)
     return filled.encode("utf-8", "replace"), {"content-type": "application/json"}

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from geval_cli.errors import Problem, ProviderRequestError, ProviderUnavailableError
-from geval_cli.extras.http_provider.placeholders import PlaceholderValues, has_place, without_spaces
+from geval_cli.extras.http_provider.placeholders import (
+    PlaceholderValues,
+    has_place,
+    unknown_place,
+    without_spaces,
+)
 from geval_cli.extras.programs.providers.base import (
     ProgramProvider,
     ProgramSettings,
@@ -174,6 +179,10 @@ def check(source: ProviderSource) -> list[Problem]:
     if not command:
         hint = "write it after the colon: `exec:./answer.sh --short`"
         problems.append(source.problem("the exec provider has no command", hint=hint))
+    unknown = None if source.rules.tells_programs else unknown_place(source.name, is_name=True)
+    if unknown is not None:
+        message = f"`{unknown[0]}` would be passed as it is written"
+        problems.append(source.problem(message, hint=unknown[1]))
     return problems
 
 
