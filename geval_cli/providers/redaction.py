@@ -173,17 +173,13 @@ def _spellings(value: str) -> Iterable[str]:
     once = json.dumps(value)[1:-1]
     yield from (once, json.dumps(once)[1:-1], once.replace("/", "\\/"), html.escape(value))
     yield once.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    data = plain.encode("utf-8", "replace")
-    if len(data) >= _MIN_ENCODED_BYTES:
-        yield from (data.hex(), data.hex().upper())
-        for before in range(3):  # the number of bytes before it in its group of three
-            start = (before * 8 + 5) // 6
-            end = (before + len(data)) * 8 // 6
-            middle = b64encode(bytes(before) + data).decode()[start:end]
-            yield from (middle, middle.replace("+", "-").replace("/", "_"))
+    for written in {value, plain}:  # a `%6d` may be part of a key, or the escape of a letter
+        digits, middles = _encoded(written)
+        found = (digits, digits.upper(), *middles, *(one.translate(_TO_URL) for one in middles))
+        yield from filter(None, found)
     # The form in which Basic authentication sends the user and password of a URL.
     if ":" in plain:
-        yield b64encode(data).decode()
+        yield b64encode(plain.encode("utf-8", "replace")).decode()
 
 
 def _texts_in(value: JsonValue) -> Iterator[str]:
