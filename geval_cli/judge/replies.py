@@ -82,7 +82,7 @@ _BARE = tuple(
 )
 _NUMBER = compile_later(_ANY, re.IGNORECASE)
 _RATES_AGAIN = compile_later(
-    r"\b(?:scores?|ratings?|grades?|marks?|verdict)\b[\s\"']{0,4}"
+    r"\b(?:scores?|ratings?|grades?|marks?|verdict|my(?:\sfinal)?\sanswer)\b[\s\"']{0,4}"
     r"(?:[:=]|\b(?:of|is|was|as|to|at|would be|should be|becomes)\b)"
     rf"\s{{0,3}}(?:\b(?:an?|only|just|about|around)\s)?{_ANY}"
     r"|\b(?:rat(?:e|ed|es|ing)|scor(?:e|ed|es|ing)|giv(?:e|es|en|ing)|gave|deserv\w+|earn\w*|gets?|got|receiv\w+"
@@ -107,7 +107,7 @@ _TAKEN_BACK = compile_later(
     r"|\b(?:scratch|strike|half(?: of)?) that\b|\bhold on\b|\bedit:|\bre-?(?:comput|calculat)|\bmistyped\b"
     r"|\b(?:above|score|rating) (?:is|was) (?:wrong|a mistake)\b|\bthat was (?:wrong|a (?:mistake|typo))\b|\bkidding\b"
     r"|\bi (?:meant|mean|misread|withdraw)\b|\b(?:correction|revis(?:e|ed|ing|ion)|take (?:it|that) back)\b"
-    r"|\btoo (?:high|low|generous|harsh)\b"
+    r"|\btoo (?:high|low|generous|harsh)\b|\bactually\W{1,3}(?:an?\s|make it\s)?(?:lower|higher|less|more)\b"
     r"|\b(?:retract|disregard|(?:is|as) an? placeholder|prompt injection|korrektur|correcci)"
     r"|\bnever ?mind\b|\boops\b|\bignore (?:it|this|that|the above)\b|\b(?:is|was) not my\b"
     r"|\b(?:ask|tell|told|want|demand)\w* me\b|\b(?:is|was) (?:only |just )?(?:an?|the) (?:example|sample|template)\b"
