@@ -434,6 +434,15 @@ def test_the_same_change_is_another_look_with_another_split_judge_or_criterion(
     server.world = World("goes quiet")
     other = ("--labels", labels, "--run", "latest", "--seed", "1", "--grader", "openai:third")
     assert rated.command(server, "improve", "config.yaml", *other).results["gain"]["look"] == 3
+    # Nor do labels become fresh by changing some of them, or leaving some out.
+    lines = Path(labels).read_text(encoding="utf-8").splitlines(keepends=True)
+    for look, kept in ((4, lines[40:]), (5, lines[80:])):
+        Path(labels).write_text("".join(kept), encoding="utf-8")
+        assert rated.command(server, "improve", "config.yaml", *other).results["gain"]["look"] == look
+    rows = [json.loads(line) for line in lines]
+    edited = [json.dumps({**row, "label": min(10, row["label"] + 1)}) for row in rows]
+    Path(labels).write_text("\n".join(edited), encoding="utf-8")
+    assert rated.command(server, "improve", "config.yaml", *other).results["gain"]["look"] == 6
 
 
 def test_held_out_outputs_without_a_rating_are_told(rated: Product, server: WorldServer) -> None:

@@ -160,29 +160,30 @@ def begin_look(home: Path, digest: str, judge: str, now: float) -> None:
     _append(home / FILE, {"digest": digest, "judge": judge, _BEGAN: now})
 
 
-def count_look(home: Path, digest: str, judge: str) -> int:
-    """Record a look at these labels and return its number, counted from 1.
+def count_look(home: Path, outputs: Iterable[str], compared: str) -> int:
+    """Record a look at labelled outputs and return its number, counted from 1.
 
-    Each new judge is a look; a judge that was compared before keeps its number. If the file cannot be written, the next
-    look is numbered one too low.
+    All earlier looks at any of these outputs count, except those that compared the same. If the file cannot be written,
+    the next look is numbered one too low.
 
     Args:
         home: the state folder.
-        digest: of the labels.
-        judge: a digest of the judge.
+        outputs: a digest of each labelled output.
+        compared: a digest of what the look compares.
     """
     path = home / IMPROVEMENTS
+    today = sorted({*outputs})
     known = dict[str, None]()
     with suppress(OSError), path.open(encoding="utf-8") as file:
         for line in file:
-            with suppress(ValueError, AttributeError):
+            with suppress(ValueError, AttributeError, TypeError):
                 row = json.loads(line)
-                if row.get("labels") == digest:
-                    known[str(row.get("judge"))] = None
-    if judge not in known:
-        known[judge] = None
-        _append(path, {"labels": digest, "judge": judge})
-    return list(known).index(judge) + 1
+                if not {*today}.isdisjoint(row.get("outputs")):
+                    known[str(row.get("compared"))] = None
+    if compared not in known:
+        known[compared] = None
+        _append(path, {"outputs": today, "compared": compared})
+    return list(known).index(compared) + 1
 
 
 _VERSION = 1

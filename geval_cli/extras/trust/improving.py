@@ -879,7 +879,7 @@ async def improve_prepared(
             ]
             if not rater.stopped:
                 compared = _digest_of_look(before, after, held, threshold)
-                look = 1 if home is None else count_look(home, _digest_of(cases), compared)
+                look = 1 if home is None else count_look(home, map(_digest_of, cases), compared)
                 gain = held_out_gain(measure, before, after, held, threshold, look)
                 differing = tuple(_differing(before, after, held))
                 limit = _threshold(chosen, after, select, held, threshold)
@@ -1203,19 +1203,19 @@ def _threshold(
     return None if found is None else found.threshold
 
 
-def _digest_of(cases: Sequence[LabelledCase]) -> str:
-    """Return a digest of the labels, by which looks at them are counted."""
-    told = sorted(f"{case.case.id} {case.human:.9f} {case.document}" for case in cases)
-    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def _digest_of(case: LabelledCase) -> str:
+    """Return a digest of a labelled output, by which looks at it are counted, whatever its label is."""
+    told = f"{case.document}\n{value_text(case.case.output)}"
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 def _digest_of_look(
     before: CandidateRatings, after: CandidateRatings, held: Sequence[LabelledCase], threshold: float
 ) -> str:
-    """Return a digest of what a look sees: another split, candidate or judge makes another look at the same labels."""
+    """Return a digest of what a look sees: another split, candidate, judge or label makes another look."""
     told = [
         after.candidate.key,
-        [case.case.id for case in held],
+        [(_digest_of(case), case.human) for case in held],
         [*before.scores],
         [*after.scores],
         threshold,
