@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -113,6 +114,9 @@ class LikelyMistakes(Struct):
     _unrendered: dict[tuple[str, str], tuple[SourcePath | Location, KeyPath, int]] = field(
         default_factory=dict
     )
+    _real_paths: dict[str, str] = field(default_factory=dict)
+    _first_rows: dict[str, tuple[int, Location | None]] = field(default_factory=dict)
+    _read_again: dict[str, Location | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         suite = self.plan.suite
@@ -145,6 +149,7 @@ class LikelyMistakes(Struct):
         left_out, self._next_test = test.index - self._next_test, test.index + 1
         if left_out and self._has_turns and not (self._lacks_turns or test.metadata.get(CONVERSATION_ID)):
             self._lacks_turns = left_out, test.place.value()
+        self._note_file_of_tests(test)
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         for spec in each_assertion(test.assertions):
@@ -219,6 +224,23 @@ class LikelyMistakes(Struct):
                     location is not None and location.file.endswith((".yaml", ".yml")),
                     frozenset(test.vars),
                 )
+
+    def _note_file_of_tests(self, test: MergedTest) -> None:
+        """Record a file whose first test comes again: files are named several times, by wildcards or links, too."""
+        if not isinstance(test.place, SourcePath) or test.place.positions.file == str(self.plan.suite.path):
+            return
+        file = test.place.positions.file
+        if file not in self._real_paths:
+            self._real_paths[file] = str(Path(file).resolve())
+        real = self._real_paths[file]
+        mark = hash((test.description, *map(str, test.vars.items())))
+        first = self._first_rows.get(real)
+        if first is None:
+            self._first_rows[real] = mark, test.place.value()
+        elif mark == first[0] and real not in self._read_again:
+            at = test.place.value()
+            if at and first[1] and (at.line, at.key_path) == (first[1].line, first[1].key_path):
+                self._read_again[real] = at
 
     def _home(self, test: MergedTest, keys: KeyPath) -> SourcePath | Location:
         """Return where a key of a test is defined: in the test itself, else in `defaultTest`."""
@@ -332,6 +354,13 @@ class LikelyMistakes(Struct):
         for value, location in self._quoted.items():
             message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
+        for location in self._read_again.values():
+            yield Problem(
+                "this file is read more than once, so each of its tests counts as several",
+                location,
+                "name it once in `tests`; `--repeat` runs tests several times",
+                severity=Severity.WARNING,
+            )
         tests = self._all_tests
         if tests is not None and tests.profiles and not self._profiles_are_used:
             of_tests = (

@@ -649,3 +649,36 @@ def test_a_misspelt_keyword_is_told_in_the_schema_of_a_prompt_too(
     prompt = {"id": "a", "raw": "Say {{ q }}", "expected_schema": schema}
     told = [line for line in warnings(tmp_path, prompts=[prompt]) if "checks nothing" in line]
     assert [line.partition("; ")[2] for line in told] == ([f"did you mean `{near}`?"] if near else [])
+
+
+READ_AGAIN = "this file is read more than once, so each of its tests counts as several"
+
+
+@pytest.mark.parametrize(
+    ("tests", "count"),
+    [
+        (["file://a.csv", "file://*.csv"], 1),
+        (["file://*.csv", "file://a.csv"], 1),
+        (["file://a.csv", "file://./sub/../a.csv"], 1),
+        (["file://a.csv", "file://sub"], 1),  # a link to it
+        (["file://a.csv", {"path": "file://a.csv", "columns": {"assert.contains": None}}], 1),
+        (["file://a.jsonl", "file://a.jsonl", "file://a.yaml", "file://a.yaml", "file://a.jsonl"], 2),
+        (["file://a.csv", "file://a.jsonl", "file://a.yaml", "file://b.csv"], 0),
+        (["file://twice.jsonl"], 0),  # equal rows of one file
+        (["file://a.csv", {"path": "file://a.csv", "columns": {"q": "question", "other": "q"}}], 0),
+        ([{"vars": {"q": "x"}, "assert": [USED]}, "file://a.csv", {"vars": {"q": "x"}, "assert": [USED]}], 0),
+    ],
+)
+def test_a_file_of_tests_that_is_read_again_is_told_once(
+    tmp_path: Path, tests: list[object], count: int
+) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.csv").write_text("q,other,assert.contains\nx,p,a\ny,r,a\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("q,assert.contains\nx,a\ny,a\n", encoding="utf-8")
+    (tmp_path / "sub" / "c.csv").symlink_to(tmp_path / "a.csv")
+    row = '{"q": "x", "assert.contains": "a"}\n'
+    (tmp_path / "a.jsonl").write_text(row, encoding="utf-8")
+    (tmp_path / "twice.jsonl").write_text(row * 2, encoding="utf-8")
+    (tmp_path / "a.yaml").write_text(f"- {row}", encoding="utf-8")
+    found = [line for line in warnings(tmp_path, tests=tests) if line.startswith(READ_AGAIN)]
+    assert len(found) == count
