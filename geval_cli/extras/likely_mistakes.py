@@ -55,6 +55,8 @@ _READ_BY_NAME = frozenset({
 })  # fmt: skip
 """Variables that judges and assertions look for by themselves."""
 
+_CELL_MAX = 32_767
+"""The most UTF-16 units in a cell of a sheet: libraries such as pandas cut longer texts off without a word."""
 _CHECKS = frozenset({"assert", "assertions"})
 _STAND_INS = frozenset({"echo", "scripted"})
 """Providers whose answers are judged as they are."""
@@ -117,6 +119,7 @@ class LikelyMistakes(Struct):
     _real_paths: dict[str, str] = field(default_factory=dict)
     _first_rows: dict[str, tuple[int, Location | None]] = field(default_factory=dict)
     _read_again: dict[str, Location | None] = field(default_factory=dict)
+    _cut: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         suite = self.plan.suite
@@ -174,6 +177,7 @@ class LikelyMistakes(Struct):
                 self._note_changed(spec.place, {("value",): value})
         for name, text in test.vars.items():
             self._note_file(text, test.place, "vars", name)
+            self._note_cut(test, text, "vars", name)
         for part, entries in (("vars", test.vars), ("metadata", test.metadata)):
             for name, value in entries.items():
                 # promptfoo's reader tells of `vars.assert` itself
@@ -241,6 +245,14 @@ class LikelyMistakes(Struct):
             at = test.place.value()
             if at and first[1] and (at.line, at.key_path) == (first[1].line, first[1].key_path):
                 self._read_again[real] = at
+
+    def _note_cut(self, test: MergedTest, value: JsonValue, *keys: str) -> None:
+        """Record a text of which a sheet may have lost the end."""
+        if isinstance(value, str) and _CELL_MAX // 2 <= len(value) <= _CELL_MAX:
+            if len(value.encode("utf-16-le", "surrogatepass")) // 2 != _CELL_MAX != len(value):
+                return
+            at, count = self._cut.get(keys[-1]) or (_location(self._home(test, keys), keys), 0)
+            self._cut[keys[-1]] = at, count + 1
 
     def _home(self, test: MergedTest, keys: KeyPath) -> SourcePath | Location:
         """Return where a key of a test is defined: in the test itself, else in `defaultTest`."""
@@ -354,6 +366,14 @@ class LikelyMistakes(Struct):
         for value, location in self._quoted.items():
             message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
+        for name, (location, count) in self._cut.items():
+            yield Problem(
+                f"`{name}` has as many characters as fit into a cell, so its end is probably cut off"
+                f"{f' ({count:,} tests)' if count > 1 else ''}",
+                location,
+                "save long texts as .csv or .jsonl, or in files that cells name with file://",
+                severity=Severity.WARNING,
+            )
         for location in self._read_again.values():
             yield Problem(
                 "this file is read more than once, so each of its tests counts as several",
@@ -552,6 +572,7 @@ class LikelyMistakes(Struct):
         named: list[tuple[KeyPath, JsonValue]] = []
         for name in TEST_TEXTS:
             value = getattr(test, name)
+            self._note_cut(test, value, name)
             named += (
                 [((name, index), item) for index, item in enumerate(value)]
                 if isinstance(value, tuple)

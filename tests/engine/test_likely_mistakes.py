@@ -682,3 +682,25 @@ def test_a_file_of_tests_that_is_read_again_is_told_once(
     (tmp_path / "a.yaml").write_text(f"- {row}", encoding="utf-8")
     found = [line for line in warnings(tmp_path, tests=tests) if line.startswith(READ_AGAIN)]
     assert len(found) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        ("x" * 32_767, True),
+        ("x" * 32_766, False),
+        ("x" * 40_000, False),
+        ("\U0001f600" * 16_383 + "x", True),  # as Excel counts
+        ("\U0001f600" * 32_767, True),  # as Python counts
+        ("\U0001f600" * 20_000, False),
+    ],
+)
+@pytest.mark.parametrize("column", ["q", "context", "expected_output"])
+def test_a_text_that_a_sheet_has_cut_off_is_told(
+    tmp_path: Path, column: str, text: str, is_told: bool
+) -> None:
+    rows = [{"q": "x", "assert.contains": "a", column: text}] * 2
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = [line for line in warnings(tmp_path, tests="file://a.jsonl") if "probably cut off" in line]
+    start = f"`{column}` has as many characters as fit into a cell, so its end is probably cut off (2 tests); save"
+    assert [line.startswith(start) for line in found] == [True] * is_told
