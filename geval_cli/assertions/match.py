@@ -324,11 +324,9 @@ class TextAssertion(Assertion):
         else:
             folded = _folding(tools.rules, ignores_case=self.base_type == "icontains")
             passed = comparison.holds(folded(subject.text), folded(value))
-        does, remark = comparison.does, comparison.remark
-        if not passed:
-            does = comparison.does_not
-            if self.base_type != "regex":
-                remark += _nearly(comparison.holds, folded(subject.text), folded(value), "does")
+        does, remark = comparison.does if passed else comparison.does_not, comparison.remark
+        if not passed and self.base_type != "regex":
+            remark += _nearly(comparison.holds, folded(subject.text), folded(value), "does")
         return Outcome.of(passed, f'the output {does} "{shortened(value)}"{remark}')
 
 

@@ -16,6 +16,9 @@ CONVERSATION_ID = "conversationId"
 CONVERSATION = "_conversation"
 """The variable that holds the earlier turns: a list of prompt, input, output and a program's metadata."""
 
+ANSWER = "untransformedOutput"
+"""The key, among what is reported with an output, of the answer before any transform, which promptfoo's turns hold."""
+
 
 def uses_conversation(prompt: PromptSpec) -> bool:
     """Return whether a prompt uses earlier turns."""
@@ -47,21 +50,21 @@ class ConversationState(Struct):
         if name := job.test.promptfoo.store_output_as:
             self._outputs[name] = subject.output
         if uses_conversation(job.prompt):
-            self._turns.setdefault(_conversation_of(job), []).append(turn_of(subject))
+            answer = subject.reported.get(ANSWER, subject.output)
+            self._turns.setdefault(_conversation_of(job), []).append(turn_of(subject, answer))
 
 
-def turn_of(subject: Subject) -> dict[str, JsonValue]:
+def turn_of(subject: Subject, output: JsonValue) -> dict[str, JsonValue]:
     """Return an output and what it answers as a turn for later tests."""
     prompt = _as_json(subject.rendered_prompt)
     last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
     said = last.get("content", last) if isinstance(last, dict) else last
-    turn = {"prompt": prompt, "input": said, "output": "" if subject.output is None else subject.output}
+    turn = {"prompt": prompt, "input": said, "output": "" if output is None else output}
     return turn | {"metadata": subject.reported["metadata"]} if "metadata" in subject.reported else turn
 
 
 def _conversation_of(job: Job) -> str:
-    own = job.test.metadata.get(CONVERSATION_ID, "")
-    return f"{job.column}:{job.repeat_index}:{own}"
+    return f"{job.column}:{job.repeat_index}:{job.test.metadata.get(CONVERSATION_ID, '')}"
 
 
 def _as_json(text: str) -> JsonValue:

@@ -66,6 +66,25 @@ def test_former_turns_of_a_talk_are_in_the_prompt(tmp_path: Path) -> None:
     assert asked == [["a"], ["a", "[a]", "b"], ["c"]]
 
 
+def test_former_turns_hold_the_answers_before_any_transform_also_after_a_resume(tmp_path: Path) -> None:
+    content = {
+        "providers": [{"id": "openai:m", "transform": "output + ' P'"}],
+        "prompts": ["{% for turn in _conversation %}{{turn.output}}|{% endfor %}{{x}}{{kept}}"],
+        "defaultTest": {"options": {"transform": "output + ' T'"}},
+        "tests": [
+            {"vars": {"x": "a"}, "options": {"storeOutputAs": "kept"}},
+            {"vars": {"x": "b"}},
+            {"vars": {"x": "c"}, "options": {"transform": "output"}},
+        ],
+    }
+    asked = ["a", "[a]|b[a] P T", "[a]|[[a]|b[a] P T]|c[a] P T"]
+    for options in (["--max-requests", "2"], ["--resume"]):
+        _, rows, server = run(tmp_path, content, *options)
+        sent = [request.json["messages"][0]["content"] for request in server.requests]
+        assert sent == (asked[:2] if "--max-requests" in options else asked[2:])
+    assert [row["output"] for row in rows] == [f"[{text}] P{' T' * (text != asked[2])}" for text in asked]
+
+
 def test_an_output_that_a_test_brings_is_judged_without_asking(tmp_path: Path) -> None:
     content = {
         "providers": ["openai:m"],

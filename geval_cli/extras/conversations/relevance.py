@@ -80,7 +80,7 @@ def _turns(subject: Subject) -> list[tuple[str, str]]:
     turns = [item for item in written if isinstance(item, dict)] if isinstance(written, list | tuple) else []
     if turns and CONVERSATION in subject.opaque:
         # They are those of earlier tests, to which this output is the next answer.
-        turns.append(turn_of(subject))
+        turns.append(turn_of(subject, subject.output))
     if not turns:
         return [(task_of(subject), subject.text)]
     return [(text_or_json(turn.get("input")), text_or_json(turn.get("output"))) for turn in turns]

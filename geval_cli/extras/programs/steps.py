@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from geval_cli.assertions.base import Assertion, CheckContext, CodeRunner, MergedTest, Subject, Tools, Verdict
 from geval_cli.assertions.judges import ContextAssertion
 from geval_cli.assertions.sets import AssertSet
+from geval_cli.engine.conversation import ANSWER, uses_conversation
 from geval_cli.engine.plan import Job
 from geval_cli.engine.prompt import shown_prompt
 from geval_cli.engine.transforms import assertion_code
@@ -210,16 +211,20 @@ async def with_transformed_output(
     """Apply the provider's `transform`, then the test's, and return the subject with the new output."""
     shown = shown_prompt(prompt, subject.test)
     of_test = subject.test.transform
+    answer = subject.output
     if isinstance(provider, FilteredProviderSpec) and provider.transform is not None:
         subject = replace(subject, output=await _transformed(provider.transform, subject, tools, shown))
-    if of_test is None:
-        return subject
-    output = await _transformed(of_test[0], subject, tools, shown)
+    reported = dict(subject.reported)
+    if of_test is not None:
+        output = await _transformed(of_test[0], subject, tools, shown)
+        reported[UNTRANSFORMED] = subject.output
+        subject = replace(subject, output=output)
     if not tools.rules.context_from_answer:
-        return replace(subject, output=output)
+        return subject
     # Kept with the result: assertion code sees both, also when the output is judged again.
-    reported = {**subject.reported, UNTRANSFORMED: subject.output}
-    return replace(subject, output=output, reported=reported)
+    if uses_conversation(prompt) and subject.output is not answer:
+        reported[ANSWER] = answer
+    return replace(subject, reported=reported)
 
 
 async def with_transformed_variables(test: MergedTest, tools: Tools) -> MergedTest:
