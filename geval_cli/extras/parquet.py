@@ -55,6 +55,8 @@ _BATCH_ROWS = 2_000
 _READ_AT_ONCE = 1 << 20
 _SHORT_FLOATS = compile_later(r"\b(?:half)?float\b")
 _MOST_DIGITS = 10
+_INDEX = compile_later(r"__index_level_\d+__")
+"""Columns in which pandas keeps the numbers of rows: with them, a test would be another one in each order of rows."""
 _WHOLE_BELOW = 1 << 53
 _VARS = "vars"
 _KEYS = frozenset(spellings(TestSpec)) - {_VARS}
@@ -532,7 +534,11 @@ def open_tests(
         raise ConfigError([refuse_parquet(path, asked_at)])
     shape = read_shape(path, reading.files.access, asked_at)
     left_out = tuple(column.name for column in shape.columns if names.get(column.name, "") is None)
-    read = tuple(column for column in shape.columns if column.name not in left_out)
+    read = tuple(
+        column
+        for column in shape.columns
+        if column.name not in left_out and (column.name in names or not _INDEX.fullmatch(column.name))
+    )
     problems = list(_column_problems(read, path))
     reading.problems.extend(problems)
     if problems:

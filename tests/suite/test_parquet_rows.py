@@ -189,6 +189,16 @@ def test_a_stranger_s_config_reads_no_parquet(tmp_path: Path) -> None:
     assert problem.message == "`t.parquet` is a Parquet file, which --untrusted does not allow"
 
 
+def test_row_numbers_of_pandas_are_no_part_of_a_test(tmp_path: Path) -> None:
+    """With them, the same rows in another order were other tests, which nothing compares."""
+    tests = write(tmp_path, {"q": ["a", "b"], "__index_level_0__": [7, 3]})
+    assert variables_of(tmp_path, tests) == [{"q": "a"}, {"q": "b"}]
+    named = {"path": tests, "columns": {"__index_level_0__": "row"}}
+    assert variables_of(tmp_path, [named]) == [{"q": "a", "row": 7}, {"q": "b", "row": 3}]
+    left_out = {"path": tests, "columns": {"__index_level_0__": None}}
+    assert variables_of(tmp_path, [left_out]) == [{"q": "a"}, {"q": "b"}]
+
+
 def test_null_is_an_absent_key_of_a_test_and_a_null_variable(tmp_path: Path) -> None:
     checks = [[{"type": "contains", "value": "x", "threshold": None}], None]
     reference = write(tmp_path, {"q": ["x", None], "assert": checks, "metadata": [{"a": 1}, {"a": None}]})
