@@ -57,6 +57,10 @@ _READ_BY_NAME = frozenset({
 
 _CELL_MAX = 32_767
 """The most UTF-16 units in a cell of a sheet: libraries such as pandas cut longer texts off without a word."""
+_NUMBER_MAX = 40
+_SHORTENED = compile_later(r"-?\d(?:[.,]\d+)?E\+\d\d")
+_ROUNDED = compile_later(r"-?\d{14}[1-9]0+")
+"""Whole numbers of which a spreadsheet program has kept what it shows, or 15 digits."""
 _CHECKS = frozenset({"assert", "assertions"})
 _STAND_INS = frozenset({"echo", "scripted"})
 """Providers whose answers are judged as they are."""
@@ -120,6 +124,7 @@ class LikelyMistakes(Struct):
     _first_rows: dict[str, tuple[int, Location | None]] = field(default_factory=dict)
     _read_again: dict[str, Location | None] = field(default_factory=dict)
     _cut: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
+    _rounded: dict[str, tuple[str, Location | None, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         suite = self.plan.suite
@@ -231,9 +236,9 @@ class LikelyMistakes(Struct):
 
     def _note_file_of_tests(self, test: MergedTest) -> None:
         """Record a file whose first test comes again: files are named several times, by wildcards or links, too."""
-        if not isinstance(test.place, SourcePath) or test.place.positions.file == str(self.plan.suite.path):
-            return
         file = test.place.positions.file
+        if file == str(self.plan.suite.path):
+            return
         if file not in self._real_paths:
             self._real_paths[file] = str(Path(file).resolve())
         real = self._real_paths[file]
@@ -247,12 +252,26 @@ class LikelyMistakes(Struct):
                 self._read_again[real] = at
 
     def _note_cut(self, test: MergedTest, value: JsonValue, *keys: str) -> None:
-        """Record a text of which a sheet may have lost the end."""
-        if isinstance(value, str) and _CELL_MAX // 2 <= len(value) <= _CELL_MAX:
+        """Record a text or a number of which a sheet may have lost the end."""
+        if not isinstance(value, str):
+            return
+        if len(value) < _NUMBER_MAX and value[-1:].isdecimal() and self._is_rounded(test, value):
+            first, at, count = self._rounded.get(keys[-1]) or (
+                value,
+                _location(self._home(test, keys), keys),
+                0,
+            )
+            self._rounded[keys[-1]] = first, at, count + 1
+        elif _CELL_MAX // 2 <= len(value) <= _CELL_MAX:
             if len(value.encode("utf-16-le", "surrogatepass")) // 2 != _CELL_MAX != len(value):
                 return
             at, count = self._cut.get(keys[-1]) or (_location(self._home(test, keys), keys), 0)
             self._cut[keys[-1]] = at, count + 1
+
+    def _is_rounded(self, test: MergedTest, value: str) -> bool:
+        ending = test.place.positions.file[-5:].lower()
+        pattern = _ROUNDED if ending == ".xlsx" else _SHORTENED if ending.endswith((".csv", ".tsv")) else None
+        return pattern is not None and pattern.fullmatch(value) is not None
 
     def _home(self, test: MergedTest, keys: KeyPath) -> SourcePath | Location:
         """Return where a key of a test is defined: in the test itself, else in `defaultTest`."""
@@ -372,6 +391,14 @@ class LikelyMistakes(Struct):
                 f"{f' ({count:,} tests)' if count > 1 else ''}",
                 location,
                 "save long texts as .csv or .jsonl, or in files that cells name with file://",
+                severity=Severity.WARNING,
+            )
+        for name, (number, location, count) in self._rounded.items():
+            yield Problem(
+                f"`{name}` is {number}: a spreadsheet keeps only the first digits of a number as long as that"
+                f"{f' ({count:,} tests)' if count > 1 else ''}",
+                location,
+                "format the cells as text before the numbers are written into them",
                 severity=Severity.WARNING,
             )
         for location in self._read_again.values():

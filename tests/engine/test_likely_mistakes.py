@@ -704,3 +704,37 @@ def test_a_text_that_a_sheet_has_cut_off_is_told(
     found = [line for line in warnings(tmp_path, tests="file://a.jsonl") if "probably cut off" in line]
     start = f"`{column}` has as many characters as fit into a cell, so its end is probably cut off (2 tests); save"
     assert [line.startswith(start) for line in found] == [True] * is_told
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "is_told"),
+    [
+        ("4.11111E+15", "csv", True),  # what Excel writes for 4111111111111111
+        ("4,11111E+15", "csv", True),
+        ("1E+20", "tsv", True),
+        ("1e+22", "csv", False),  # of a program
+        ("4111111111111110", "csv", False),
+        ("4111111111111110", "xlsx", True),
+        ("-123456789012345000", "xlsx", True),
+        ("100000000000000000000", "xlsx", False),
+        ("411111111111111", "xlsx", False),
+        ("4111111111111111", "xlsx", False),
+        ("4.11111E+15", "jsonl", False),
+    ],
+)
+def test_a_number_of_which_a_spreadsheet_kept_a_part_is_told(
+    tmp_path: Path, number: str, kind: str, is_told: bool
+) -> None:
+    path = tmp_path / f"a.{kind}"
+    if kind == "xlsx":
+        book = pytest.importorskip("openpyxl").Workbook()
+        for row in (["q", "assert.contains"], [number, "a"]):
+            book.active.append(row)
+        book.save(path)
+    elif kind == "jsonl":
+        path.write_text(json.dumps({"q": number, "assert.contains": "a"}), encoding="utf-8")
+    else:
+        mark = {"csv": ";", "tsv": "\t"}[kind]
+        path.write_text(f"q{mark}assert.contains\n{number}{mark}a\n", encoding="utf-8")
+    found = [line for line in warnings(tmp_path, tests=f"file://{path.name}") if "first digits" in line]
+    assert len(found) == is_told
