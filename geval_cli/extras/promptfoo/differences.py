@@ -870,6 +870,14 @@ def _values(spec: Assertion) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
+def _may_miss(threshold: float | None, specs: tuple[Assertion, ...]) -> bool:
+    """Return whether a rounding error may decide, because scores are computed by code or by weights."""
+    return bool(threshold) and any(
+        isinstance(spec, CodeAssertion | ModelGradedAssertion) or spec.weight not in {0, 1}
+        for spec in each_assertion(specs)
+    )
+
+
 _IGNORED_NEGATIONS = {
     "factuality", "model-graded-factuality", "model-graded-closedqa",
     "latency", "cost", "levenshtein", "finish-reason", "perplexity",
@@ -986,6 +994,27 @@ ASSERTIONS: tuple[PromptfooDifference, ...] = (
         "the first output to arrive",
         "the output of the first column",
         assertion=_of("max-score"),
+    ),
+    PromptfooDifference(
+        "max-score-sets",
+        "`max-score` beside an `assert-set`",
+        "counts each member of the set",
+        "counts the set as one assertion",
+        assertion=lambda spec, test: (
+            spec.base_type == "max-score" and any(isinstance(item, AssertSet) for item in test.assertions)
+        ),
+    ),
+    PromptfooDifference(
+        "rounding",
+        "a score that misses a `threshold` only by a rounding error (`0.7 + 0.1` for 0.8)",
+        "fails",
+        "passes",
+        assertion=lambda spec, test: (
+            isinstance(spec, CodeAssertion | AssertSet) and _may_miss(spec.threshold, spec.members or (spec,))
+        ),
+        test=lambda test: (
+            place for place in [test.place.value("threshold")] if _may_miss(test.threshold, test.assertions)
+        ),
     ),
     PromptfooDifference(
         "answer-relevance",

@@ -21,9 +21,12 @@ from geval_cli.source.files import (
     NamedFile,
     find_files,
     is_file_reference,
+    is_wildcard,
     missing_file,
     read_document,
     read_text,
+    split_part,
+    without_braces,
 )
 from geval_cli.source.source_map import SourcePath
 from geval_cli.specs.dialect import PROMPTFOO_RULES
@@ -32,6 +35,19 @@ from geval_cli.templating.js_text import js_string
 from geval_cli.templating.templates import templates_of
 
 STRUCTURED_SUFFIXES = frozenset({".json", ".yaml", ".yml"})
+
+
+def warn_of_gone(reference: str, folder: Path, reading: LoadContext, asked_at: Location | None) -> None:
+    """Warn of a file that braces list (`t{1,2}.csv`) and that does not exist: promptfoo leaves it out silently."""
+    name, _ = split_part(reference.removeprefix(FILE_PREFIX))
+    if (folder / name).exists():
+        return
+    gone = [one for one in without_braces(name) if not is_wildcard(one) and not (folder / one).exists()]
+    if gone:
+        more = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
+        reading.warn(
+            f"there is no file `{gone[0]}`{more}; the others are read", asked_at, "leave it out of the braces"
+        )
 
 
 def existing_files(

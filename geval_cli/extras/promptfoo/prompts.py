@@ -9,7 +9,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.env import existing_files, file_keys, program_reference, with_file_contents
+from geval_cli.extras.promptfoo.env import (
+    existing_files,
+    file_keys,
+    program_reference,
+    warn_of_gone,
+    with_file_contents,
+)
 from geval_cli.records import JsonValue
 from geval_cli.source.access import Access
 from geval_cli.source.files import (
@@ -332,7 +338,9 @@ def _of_text(text: str, part: ConfigPart, reading: LoadContext) -> Iterator[_Dra
         is_sentence = len(text.split()) > 1 or "{{" in text
         is_far = is_sentence and leads_outside(text, part.folder, access)
         files = [] if is_far else find_files(text, part.folder, access, location)
-    if not files:
+    if files:
+        warn_of_gone(text, part.folder, reading, location)
+    else:
         yield from _one(text, part, reading)
     for file in files:
         if file.suffix in CODE_SUFFIXES:

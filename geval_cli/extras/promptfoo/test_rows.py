@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from geval_cli.assertions.base import split_at_commas
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.env import TRUE_WORDS, existing_files
+from geval_cli.extras.promptfoo.env import TRUE_WORDS, existing_files, warn_of_gone
 from geval_cli.extras.promptfoo.prompts import ConfigPart, delimiter_hint
 from geval_cli.extras.xlsx import sheet_rows
 from geval_cli.patterns import compile_later
@@ -341,7 +341,9 @@ def _of_reference(reference: str, part: ConfigPart, reading: LoadContext) -> Ite
     if refusal:
         reading.report(refusal, location, _SAVE)
         return
-    for file in existing_files(reference, part.folder, reading.files.access, location):
+    files = existing_files(reference, part.folder, reading.files.access, location)
+    warn_of_gone(reference, part.folder, reading, location)
+    for file in files:
         yield from _of_file(file, location, part, reading)
 
 

@@ -15,7 +15,13 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.conversation import CONVERSATION_ID
 from geval_cli.engine.plan import is_chosen, prompt_names, provider_names
 from geval_cli.errors import ConfigError, Location, Problem
-from geval_cli.extras.promptfoo.env import existing_files, file_keys, program_reference, with_file_contents
+from geval_cli.extras.promptfoo.env import (
+    existing_files,
+    file_keys,
+    program_reference,
+    warn_of_gone,
+    with_file_contents,
+)
 from geval_cli.extras.promptfoo.prompts import ConfigPart
 from geval_cli.extras.promptfoo.providers import read_answerer
 from geval_cli.extras.promptfoo.test_rows import TestRow, iterate_rows
@@ -254,7 +260,9 @@ def _variables(value: JsonValue, row: TestRow, reading: LoadContext) -> dict[str
             except ConfigError as error:
                 reading.problems.extend(error.problems)
                 continue
-            if not files:
+            if files:
+                warn_of_gone(str(name), row.folder, reading, location)
+            else:
                 reading.warn(f"no variables file matches `{name}`", location, f"relative to {row.folder}")
             for file in files:
                 variables |= _mapping_in(file.path, row, reading)
@@ -335,6 +343,7 @@ def _files_of(value: JsonValue, name: str, place: SourcePath, reading: LoadConte
         return [value]
     try:
         files = _existing(value, name, place, reading)
+        warn_of_gone(value, reading.files.base_dir, reading, _location(place, name))
     except ConfigError as error:
         reading.problems.extend(error.problems)
         return []

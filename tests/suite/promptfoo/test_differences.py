@@ -131,6 +131,10 @@ CONCERNED: dict[str, dict[str, Any] | str] = {
     "rubric-verdicts": asserting(rubric()),
     "select-best": asserting({"type": "select-best", "value": "the best"}),
     "max-score": asserting({"type": "max-score"}, {"type": "contains", "value": "a"}),
+    "max-score-sets": asserting(
+        {"type": "max-score"}, {"type": "assert-set", "assert": [{"type": "contains", "value": "a"}]}
+    ),
+    "rounding": asserting(js("0.7 + 0.1"), threshold=0.8),
     "answer-relevance": asserting({"type": "answer-relevance"}),
     "context-relevance": asserting({"type": "context-relevance"}),
     "context-faithfulness": asserting({"type": "context-faithfulness"}),
@@ -233,6 +237,23 @@ def test_negations_that_promptfoo_ignores_are_told(kind: str, tmp_path: Path) ->
     for prefix in ("not-", ""):
         found = differences(load(tmp_path, {**PLAIN, **asserting({"type": prefix + kind, **keys})}))
         assert ("ignored-negations" in {row.id for row in found}) == bool(prefix)
+
+
+@pytest.mark.parametrize(
+    ("content", "may_miss"),
+    [
+        (asserting({**js("0.7 + 0.1"), "threshold": 0.8}), True),
+        (asserting({"type": "contains", "value": "a", "weight": 0.1}, js(), threshold=0.8), True),
+        (asserting({"type": "assert-set", "threshold": 0.8, "assert": [js("0.7 + 0.1")]}), True),
+        (asserting(js("0.7 + 0.1")), False),
+        (asserting(js(), threshold=0), False),
+        (asserting({"type": "contains", "value": "a"}, {"type": "is-json"}, threshold=0.5), False),
+    ],
+)
+def test_thresholds_that_a_rounding_error_may_miss_are_told(
+    content: dict[str, Any], may_miss: bool, tmp_path: Path
+) -> None:
+    assert ("rounding" in ids_of(tmp_path, content)) is may_miss
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,32 @@ def test_an_entry_without_any_key_of_a_test_is_refused(tmp_path: Path, row: str,
     assert told == ([f"this is no test: none of its keys ({keys}) is one of a test"] if keys else [])
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"tests": "file://t{1..3}.yaml"},
+        {"tests": ["t{1,2,3}.yaml"]},
+        {"prompts": ["file://p{1,3}.txt"]},
+        {"prompts": ["p{3,1}.txt"]},
+        {"tests": [{"vars": {"x": "file://p{1,3}.txt"}}]},
+        {"tests": [{"vars": "v{1,3}.yaml"}]},
+    ],
+)
+def test_a_file_of_braces_that_does_not_exist_gets_a_warning(tmp_path: Path, part: dict[str, object]) -> None:
+    files = {
+        "t1.yaml": "- vars: {x: a}\n",
+        "t2.yaml": "- vars: {x: b}\n",
+        "p1.txt": "{{x}}",
+        "d1.yaml": "threshold: 1\n",
+    }
+    write_files(tmp_path, files | {"v1.yaml": "x: a\n"})
+    content = {**BASE, "tests": "t{1,2,[7-9]}.yaml"}
+    assert not warnings_of(tmp_path, content)
+    [message] = warnings_of(tmp_path, {**content, **part})
+    assert "there is no file" in message
+    assert "3." in message
+
+
 def test_files_of_every_kind_wildcards_and_inline_tests_in_one_list(tmp_path: Path) -> None:
     files = {
         "t/a.yaml": "- vars: {x: yaml}\n",
