@@ -32,6 +32,8 @@ def test_the_server_is_sent_output_prompt_and_vars_and_its_answer_is_the_verdict
     [
         ("webhook", {"pass": True}, Status.PASSED, 1.0),
         ("webhook", {"pass": False}, Status.FAILED, 0.0),
+        ("webhook", {"pass": False, "error": None}, Status.FAILED, 0.0),
+        ("webhook", {"pass": True, "error": ""}, Status.PASSED, 1.0),
         ("not-webhook", {"pass": True, "score": 0.75}, Status.FAILED, 0.25),
     ],
 )
@@ -45,6 +47,8 @@ def test_the_score_follows_the_verdict(kind: str, reply: JsonValue, status: Stat
     ("reply", "error"),
     [
         ({"verdict": True}, UnjudgeableError),
+        ({"pass": False, "error": "the database is down"}, UnjudgeableError),
+        ({"pass": True, "score": 1, "error": {"code": 7}}, UnjudgeableError),
         ({"pass": "yes"}, UnjudgeableError),
         ({"pass": True, "score": 7}, UnjudgeableError),
         ({"pass": True, "score": True}, UnjudgeableError),

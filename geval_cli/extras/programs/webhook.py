@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 from pydantic import Field
 
-from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools
+from geval_cli.assertions.base import Assertion, CheckContext, Outcome, Subject, Tools, shortened
 from geval_cli.errors import Problem, UnjudgeableError
 from geval_cli.providers.network.messages import HttpCall
 from geval_cli.providers.network.transport import Transport
@@ -90,6 +90,9 @@ class WebhookAssertion(Assertion):
                 "the webhook did not answer with a verdict",
                 hint='it must answer {"pass": true or false, ...}',
             )
+        if error := answer.get("error"):
+            message = f"the webhook reported an error: {shortened(str(error), 400)}"
+            raise UnjudgeableError(message, hint="leave `error` out where there is a verdict")
         passed = answer["pass"]
         reason = answer.get("reason")
         outcome = Outcome.of(
