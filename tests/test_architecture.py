@@ -59,7 +59,7 @@ TIES_OF_EXTRAS: dict[str, set[str]] = {
     "juries": {"graded"},
     "local": {"batches", "openai_apis"},
     "mcp": {"compare", "evidence", "plan", "run_pages", "trust"},
-    "plan": {"comparisons", "decision_trees"},
+    "plan": {"comparisons", "decision_trees", "rag"},
     "programs": {"export", "http_provider"},
     "promptfoo": {"programs", "results_files", "xlsx"},
     "pull_requests": {"compare", "evidence"},

@@ -38,6 +38,7 @@ from geval_cli.engine.transforms import assertion_code, is_made_by_code, output_
 from geval_cli.errors import GevalError, StoreError, UnjudgeableError
 from geval_cli.extras.comparisons import in_column
 from geval_cli.extras.decision_trees import DecisionTreeAssertion
+from geval_cli.extras.rag import CitationCorrectnessAssertion, NoiseSensitivityAssertion, by_context
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_media_for
 from geval_cli.judge.metric import Metric, format_number
@@ -363,6 +364,8 @@ _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide
 _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache has the answers once the config's code has run"
 _UNTIL_OVER = "at most; a simulated conversation may end earlier"
+_IF_CITED = "one per output that cites passages"
+_IF_UNSUPPORTED = "one per output with a claim that the ground truth does not support"
 _ON_PATH = "per output whose path through the decision tree gets there"
 _AFTER_CALLS = "one per answer that calls tools"
 _PER_CALL = "one per call of a simulated tool"
@@ -596,10 +599,12 @@ class _DryRun(Struct, eq=False):
         """Count the judge requests of an assertion on an output or a row; return its result if it is cached."""
         columns = row_columns(self.prepared.plan.columns)
         subjects = [
-            in_column(_with_context(spec, item.subject, item.job), item.job, columns)
+            in_column(_as_judged(spec, item.subject, item), item.job, columns)
             for item in row
             if item.subject is not None
         ]
+        if isinstance(spec, CitationCorrectnessAssertion) and not _is_known(row[0], spec):
+            condition = condition or _IF_CITED
         metric = None
         is_after_code = any(_is_after_code(item, spec) for item in row)
         if subjects and isinstance(spec, GEvalFields):
@@ -611,7 +616,12 @@ class _DryRun(Struct, eq=False):
             await compare_outputs(spec, [RowMember(subject) for subject in subjects], tools)
         elif subjects:
             found = await judge_one(spec, subjects[0], tools)
-            return None if self._judgement.has_made_up else found
+            is_open = found.error is not None or self._judgement.has_made_up
+            if is_open and isinstance(spec, NoiseSensitivityAssertion):
+                # Claims that the ground truth does not support are compared with the context, too.
+                self._judgement = _Judgement(metric, is_after_code, condition or _IF_UNSUPPORTED)
+                await judge_one(*by_context(spec, subjects[0]), tools)
+            return None if is_open and self._judgement.has_made_up else found
         return None
 
     async def complete(self, provider: Provider, request: ModelRequest) -> ModelResponse:
@@ -738,12 +748,20 @@ def _is_after_code(pending: PendingResult, spec: Assertion) -> bool:
     return is_known and any((*output_code(job.provider, job.test), *assertion_code(spec)))
 
 
-def _with_context(spec: Assertion, subject: Subject, job: Job) -> Subject:
-    """Return the subject with a stand-in for the context that code would extract from the output."""
-    if not isinstance(spec, ContextAssertion) or spec.context_transform is None:
-        return subject
-    context: JsonValue = f"{job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
-    return replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
+def _is_known(pending: PendingResult, spec: Assertion) -> bool:
+    """Return whether the text that `spec` judges is known: given or in the cache, and not changed by code."""
+    is_given = not pending.job.generates or pending.result.cached
+    return is_given and not _is_after_code(pending, spec)
+
+
+def _as_judged(spec: Assertion, subject: Subject, pending: PendingResult) -> Subject:
+    """Return the subject with stand-ins for a context that code would extract, and for citations in unknown outputs."""
+    if isinstance(spec, ContextAssertion) and spec.context_transform is not None:
+        context: JsonValue = f"{pending.job.id} {'word' * ASSUMED_ANSWER_TOKENS}"
+        subject = replace(subject, test=replace(subject.test, vars={**subject.test.vars, "context": context}))
+    if isinstance(spec, CitationCorrectnessAssertion) and not _is_known(pending, spec):
+        return replace(subject, output=f"{subject.text} [1].")
+    return subject
 
 
 def planned_power(prepared: PreparedRun, runs: RunStore) -> tuple[PowerPlan, ...]:

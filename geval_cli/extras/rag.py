@@ -336,6 +336,15 @@ class NoiseSensitivityAssertion(ContextAssertion):
         return self.scored(1.0 - share, reason, judge.latency_ms, **seen)
 
 
+def by_context(
+    spec: NoiseSensitivityAssertion, subject: Subject
+) -> tuple[NoiseSensitivityAssertion, Subject]:
+    """Return the assertion and the subject with the context as the ground truth, as a plan asks about it."""
+    known = {**subject.test.vars, "context_as_truth": "\n".join(context_of(subject.test))}
+    about = replace(subject, test=replace(subject.test, vars=known))
+    return spec.model_copy(update={"value": "{{ context_as_truth }}"}), about
+
+
 def _statements_question(asked: str, answer: str) -> Question:
     return Question(
         "statements",

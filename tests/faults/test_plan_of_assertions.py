@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from support.graded_server import answer_anything
@@ -206,6 +207,59 @@ def test_a_judge_that_finds_no_claim_is_asked_as_little_as_the_plan_allows(produ
         told = total(product, SPANS["context-faithfulness"], server)
         product.run(SPANS["context-faithfulness"], server)
     assert told["least"] == asked(server)
+
+
+RAG = {
+    "context-faithfulness": {},
+    "noise-sensitivity": {"value": "It is three."},
+    "citation-correctness": {},
+}
+SAYS = {
+    "nothing is claimed": (False, "yes"),
+    "all is supported": (True, "yes"),
+    "nothing is supported": (True, "no"),
+}
+
+
+@pytest.mark.parametrize("says", SAYS)
+@pytest.mark.parametrize("kind", RAG)
+def test_a_plan_of_retrieval_bounds_what_is_asked_whatever_is_claimed_and_supported(
+    product: Product, kind: str, says: str
+) -> None:
+    has_claims, verdict = SAYS[says]
+
+    def answer(body: Any, headers: Any) -> Any:
+        prompt = str(body["messages"][-1]["content"])
+        if str(body["model"]).startswith("judge"):
+            if '"verdicts"' in prompt:
+                return chat_reply(json.dumps({"verdicts": [{"verdict": verdict}]}))
+            claims = [f"It is {crc32(prompt.encode())}."]
+            return chat_reply(json.dumps({"statements": claims if has_claims else []}))
+        return chat_reply(f"{prompt} is one{' [1]' if has_claims else ''}.")
+
+    whole = config({"type": kind, **RAG[kind]}, variables=CONTEXT)
+    with LoopbackServer(respond=answer) as server:
+        told = total(product, whole, server)
+        product.run(whole, server)
+        assert told["least"] <= asked(server) <= told["most"]
+        if says == "nothing is claimed":
+            assert asked(server) == told["least"]
+        if says == "nothing is supported":
+            assert asked(server) == told["most"]
+        again = total(product, whole, server)
+    assert (again["least"], again["most"]) == (0, 0)
+
+
+def test_a_plan_of_citations_knows_those_of_recorded_answers(product: Product) -> None:
+    check = {"type": "citation-correctness", "provider": JUDGE}
+    outputs = ["It is one [1].", "It is two [2].", "It is nothing."]
+    whole = {
+        "defaultTest": {"assert": [check], "vars": CONTEXT},
+        "tests": [{"output": output} for output in outputs],
+    }
+    with LoopbackServer(respond=answer_anything) as server:
+        told = total(product, whole, server)
+    assert (told["least"], told["most"]) == (2, 2)
 
 
 def test_made_up_questions_that_are_all_the_same_cost_as_little_as_the_plan_allows(product: Product) -> None:
