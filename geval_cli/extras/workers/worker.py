@@ -172,7 +172,10 @@ async def open_runner(
     prepared = reopened(setup.request, is_in_rows=setup.is_in_rows)
     prepared = replace(prepared, locked_steps={**setup.steps, **prepared.locked_steps})
     if fingerprint(prepared) != setup.covered:
-        message = f"{setup.request.config}, or a file that it uses, has changed since the run started"
+        message = (
+            f"{setup.request.config}, or a file that it uses, has changed since the run started; a function "
+            "that makes tests has to return the same ones in each process"
+        )
         raise ConfigError([Problem(message, None, "do not change the config during a run")])
     budget, pace = Budget(), CapShare(setup.workers)
     allow(budget, first)
