@@ -2,6 +2,8 @@
 
 import itertools
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from msgspec.structs import replace
 from support.sample_run import make_case
 
 from geval_cli.engine.plan import DoneCases
-from geval_cli.errors import BudgetError
+from geval_cli.errors import BudgetError, ConfigError
 from geval_cli.events import ModelCalled
 from geval_cli.extras.workers.shards import (
     SHARD_TESTS,
@@ -23,8 +25,11 @@ from geval_cli.extras.workers.shards import (
     cut,
     shard_size,
 )
+from geval_cli.extras.workers.worker import RangeReader
 from geval_cli.gateway.budget import Budget
 from geval_cli.records import CaseResult, Role, Usage
+from geval_cli.runs.prepare import prepare
+from geval_cli.runs.requests import RunRequest
 
 
 def case(test: int, repeat: int, column: int) -> CaseResult:
@@ -119,3 +124,53 @@ def test_what_workers_tell_survives_the_way() -> None:
     for result in (make_case(3), odd):
         batch = EventBatch(results=[result], calls=[called], notices=["slow"], end=ShardEnd(requests=3))
         assert batch_from_json(batch_to_json(batch)) == batch
+
+
+def in_place(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def by_another_file(path: Path, text: str) -> None:
+    other = path.with_suffix(".new")
+    other.write_text(text, encoding="utf-8")
+    other.replace(path)
+
+
+ROWS = [f"{number},{'x' * 90},a\n" for number in range(60)]
+
+
+@pytest.mark.parametrize("write", [in_place, by_another_file])
+@pytest.mark.parametrize("is_again", [False, True])  # the shard of a lost worker
+@pytest.mark.parametrize(
+    ("rows", "is_refused"),
+    [
+        (ROWS, False),  # saved again as it was
+        ([*ROWS[:40], f"40,{'y' * 90},a\n", *ROWS[41:]], True),
+        (["new,x,a\n", *ROWS], True),  # the numbers of all tests are others
+        (ROWS[1:], True),
+    ],
+)
+def test_a_worker_reads_no_tests_that_were_changed_during_the_run(
+    tmp_path: Path, write: Callable[[Path, str], None], is_again: bool, rows: list[str], is_refused: bool
+) -> None:
+    """With a row more at the top, one test was done twice, and another one not at all."""
+    header = "i,pad,assert.contains\n"
+    tests = tmp_path / "tests.csv"
+    in_place(tests, header + "".join(ROWS))
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "prompts: '{{ i }} {{ pad }}'\nproviders: echo\ntests: file://tests.csv\n", encoding="utf-8"
+    )
+    request = RunRequest(config, {})
+    reader = RangeReader(prepare(request, is_going_to_run=False))
+    assert [test.vars["i"] for test in reader.between(10, 20)] == [str(number) for number in range(10, 20)]
+    write(tests, header + "".join(rows))
+    start = 10 if is_again else 20
+    if is_refused:
+        with pytest.raises(ConfigError) as caught:
+            reader.between(start, start + 10)
+        assert "has changed since the run started" in caught.value.problems[0].message
+    else:
+        found = [test.vars["i"] for test in reader.between(start, start + 10)]
+        assert found == [str(number) for number in range(start, start + 10)]
+        assert [test.index for test in reader.between(40, 41)] == [40]

@@ -34,10 +34,12 @@ from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import fingerprint
 from geval_cli.runs.session import call_policy, request_limit
 from geval_cli.store.cache import ResponseCache, StoredChoice
-from geval_cli.suite.suite import TestSource
 
 LOT_EVERY_S = 0.05
 """The interval between batches: a lost worker takes at most this much with it; its answers are in the cache anyway."""
+
+_READ_AGAIN = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".xlsx", ".xlsm", ".parquet"})
+"""Files of tests that are read row by row during a run."""
 
 
 class CachePlace(Struct, frozen=True):
@@ -94,7 +96,7 @@ class ShardRunner:
         self._budget = budget
         self._pace = pace
         self._look_again = look_again
-        self._tests = _TestReader(prepared.suite.tests)
+        self._tests = RangeReader(prepared)
         self._stop = StopSignal()
         self._patience_s = max_answer_s(prepared, jobs.session.pool)
         self._reason: StopReason | None = None
@@ -172,11 +174,7 @@ async def open_runner(
     prepared = reopened(setup.request, is_in_rows=setup.is_in_rows)
     prepared = replace(prepared, locked_steps={**setup.steps, **prepared.locked_steps})
     if fingerprint(prepared) != setup.covered:
-        message = (
-            f"{setup.request.config}, or a file that it uses, has changed since the run started; a function "
-            "that makes tests has to return the same ones in each process"
-        )
-        raise ConfigError([Problem(message, None, "do not change the config during a run")])
+        raise changed_error(setup.request)
     budget, pace = Budget(), CapShare(setup.workers)
     allow(budget, first)
     policy = replace(call_policy(prepared, budget, setup.run_id), pace=pace)
@@ -217,11 +215,14 @@ def allow(budget: Budget, permit: Permit) -> None:
     budget.max_cost_usd = None if cost_usd is None else budget.cost_usd + cost_usd
 
 
-class _TestReader:
+class RangeReader:
     """Reads ranges of tests. Ranges mostly ascend, so one pass over the source serves many of them."""
 
-    def __init__(self, source: TestSource) -> None:
-        self._source = source
+    def __init__(self, prepared: PreparedRun) -> None:
+        self._prepared = prepared
+        self._source = prepared.suite.tests
+        self._files = [path for path in prepared.suite.files if path.suffix.lower() in _READ_AGAIN]
+        self._stamps = list(map(_stamp_of, self._files))
         self._tests: Iterator[MergedTest] = iter(())
         self._next: MergedTest | None = None
         self._position = -1  # every test before this number has been passed
@@ -230,7 +231,7 @@ class _TestReader:
         """Return the tests numbered `start` to `stop`, excluding `stop`.
 
         Raises:
-            ConfigError: they can no longer be read.
+            ConfigError: they can no longer be read, or their files have changed: numbers would be of other tests.
         """
         if self._position < 0 or start < self._position:
             self._tests = iter(self._source)
@@ -241,7 +242,31 @@ class _TestReader:
                 found.append(self._next)
             self._next = next(self._tests, None)
         self._position = stop
+        stamps = list(map(_stamp_of, self._files))
+        if stamps != self._stamps:  # perhaps only saved again
+            again = reopened(self._prepared.request, is_in_rows=self._prepared.plan.is_in_rows)
+            if fingerprint(again) != fingerprint(self._prepared):
+                raise changed_error(self._prepared.request)
+            self._stamps = stamps
         return found
+
+
+def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells that a file was written again."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def changed_error(request: RunRequest) -> ConfigError:
+    """Return the error of a run whose files have changed."""
+    message = (
+        f"{request.config}, or a file that it uses, has changed since the run started; a function "
+        "that makes tests has to return the same ones in each process"
+    )
+    return ConfigError([Problem(message, None, "do not change the config during a run")])
 
 
 class EventBatcher:
