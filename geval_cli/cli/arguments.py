@@ -126,6 +126,8 @@ def _parse_pattern(option: Option, text: str) -> str:
 
     from geval_cli.assertions.patterns import compiled
 
+    if not text:  # it would match everything, and all of it would be paid for
+        raise UsageError(f"{option.name} is empty", hint="leave it out, or set the variable of your shell")
     try:
         compiled(text)
     except regex.error as error:

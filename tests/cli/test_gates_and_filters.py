@@ -119,6 +119,10 @@ def test_nothing_selected_is_a_mistake_unless_allowed(tmp_path: Path) -> None:
     ("flag", "written", "said"),
     [
         ("--filter-pattern", "(", "--filter-pattern must be a regular expression"),
+        *(
+            (f"--filter-{name}", "", f"--filter-{name} is empty")
+            for name in ("pattern", "providers", "prompts")
+        ),
         ("--filter-metadata", ["area"], "--filter-metadata must be NAME=VALUE"),
         ("--var", ["area"], "--var must be NAME=VALUE"),
         ("--filter-failing", "no-such-run", "no-such-run"),
