@@ -16,6 +16,8 @@ from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.conversation import CONVERSATION_ID, uses_conversation
 from geval_cli.engine.plan import Plan, SelectedTests, names_of
 from geval_cli.errors import Location, Problem, Severity
+from geval_cli.judge.metric import JudgedCase
+from geval_cli.judge.source import resolve_source
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
 from geval_cli.providers.preset_table import PRESETS
@@ -28,6 +30,8 @@ from geval_cli.specs.base import PromptSpec, Spec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.tests import PROFILE, SuiteTests
 
+_COMPARED = frozenset({"consistency", "relevance", "groundedness"})
+"""The dimensions that mean nothing without a source."""
 _NAMES_MAX = 200
 _SHOWN_MAX = 60
 _NAMES_LISTED = 4
@@ -123,6 +127,7 @@ class LikelyMistakes(Struct):
     _real_paths: dict[str, str] = field(default_factory=dict)
     _first_rows: dict[str, tuple[int, Location | None]] = field(default_factory=dict)
     _read_again: dict[str, Location | None] = field(default_factory=dict)
+    _lacks_source: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
     _cut: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
     _rounded: dict[str, tuple[str, Location | None, int]] = field(default_factory=dict)
 
@@ -161,6 +166,8 @@ class LikelyMistakes(Struct):
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         for spec in each_assertion(test.assertions):
+            if isinstance(spec, GEvalFields):
+                self._note_source(test, spec)
             if spec.metric is not None:
                 self._metrics.add(spec.metric)
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
@@ -233,6 +240,21 @@ class LikelyMistakes(Struct):
                     location is not None and location.file.endswith((".yaml", ".yml")),
                     frozenset(test.vars),
                 )
+
+    def _note_source(self, test: MergedTest, spec: GEvalFields) -> None:
+        """Record a dimension that compares an output with a source, in a test without one."""
+        has_prompt = any(prompt.raw or prompt.messages or prompt.system for prompt in self.plan.suite.prompts)
+        if not test.has_output or has_prompt or test.transform_vars is not None:
+            return
+        name = spec.dimension
+        if name not in _COMPARED or spec.source is not None or test.turns:
+            return
+        texts = {key: getattr(test, key) for key in ("input", "context", "retrieval_context")}
+        found = resolve_source(JudgedCase(actual_output=None, vars=test.vars, **texts))
+        if not found.text and found.knowledge is None:
+            place = spec.place.value("dimension") or spec.place.value()
+            at, count = self._lacks_source.get(name, (place, 0))
+            self._lacks_source[name] = at, count + 1
 
     def _note_file_of_tests(self, test: MergedTest) -> None:
         """Record a file whose first test comes again: files are named several times, by wildcards or links, too."""
@@ -328,6 +350,14 @@ class LikelyMistakes(Struct):
                 f"`{written}` in `{where}` is not rendered{f' ({count:,} tests)' if count > 1 else ''}",
                 _location(place, keys),
                 f"{what} are not templates: put it into the {home}, or write the value out",
+                severity=Severity.WARNING,
+            )
+        for name, (location, count) in self._lacks_source.items():
+            yield Problem(
+                f"`{name}` compares outputs with a source, which {plural(count, 'test')} "
+                f"{'lacks' if count == 1 else 'lack'}: the output is rated by itself",
+                location,
+                "set `input` or `context` in the test, a variable such as `article`, or the assertion's `source`",
                 severity=Severity.WARNING,
             )
         for name, (location, count) in self._letters.items():

@@ -226,7 +226,7 @@ def resolve_source(case: JudgedCase) -> Source:
         ("retrieval_context", case.retrieval_context),
         ("context", case.context),
         *((f"vars.{name}", case.vars.get(name)) for name in _QUESTION_VARS),
-        ("prompt", case.rendered_prompt),
+        ("prompt", case.rendered_prompt or resolve_input(case)),
     ]
     texts = [(name, as_text(value)) for name, value in source_candidates if not _is_blank(value)]
     found_in, text = texts[0] if texts else ("prompt", "")

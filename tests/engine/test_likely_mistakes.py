@@ -22,7 +22,8 @@ def warnings(folder: Path, name: str = "config.yaml", **keys: object) -> list[st
         "tests": [{"vars": {"q": "x"}, "assert": [USED]}],
     }
     path = folder / name
-    path.write_text(yaml.safe_dump({**whole, **keys}, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    whole = {key: value for key, value in {**whole, **keys}.items() if value is not None}
+    path.write_text(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True), encoding="utf-8")
     prepared = prepare(RunRequest(path, {"OPENAI_API_KEY": "k"}), is_going_to_run=False)
     assert all(problem.location for problem in prepared.warnings)
     return [f"{problem.message}; {problem.hint}" for problem in prepared.warnings]
@@ -738,3 +739,42 @@ def test_a_number_of_which_a_spreadsheet_kept_a_part_is_told(
         path.write_text(f"q{mark}assert.contains\n{number}{mark}a\n", encoding="utf-8")
     found = [line for line in warnings(tmp_path, tests=f"file://{path.name}") if "first digits" in line]
     assert len(found) == is_told
+
+
+RECORDED = {"prompts": None, "providers": "none"}
+SOURCES: list[dict[str, object]] = [
+    {"input": "Why?"},
+    {"context": "It rains."},
+    {"retrieval_context": ["It rains."]},
+    {"turns": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "It rains."}]},
+    *({"vars": {name: "It rains."}} for name in ("article", "query", "input", "knowledge")),
+]
+
+
+def rated(dimension: str, *tests: dict[str, object], **keys: object) -> list[object]:
+    check = {"type": "g-eval", "dimension": dimension, **keys}
+    return [
+        {**({} if "turns" in test else {"output": "It rained."}), **test, "assert": [check]} for test in tests
+    ]
+
+
+@pytest.mark.parametrize("dimension", ["consistency", "relevance", "groundedness"])
+def test_a_dimension_without_its_source_gets_a_warning(tmp_path: Path, dimension: str) -> None:
+    [told] = warnings(
+        tmp_path, **RECORDED, tests=rated(dimension, {}, {"input": "Why?"}, {"description": "x"})
+    )
+    assert told.startswith(f"`{dimension}` compares outputs with a source, which 2 tests lack")
+    assert warnings(tmp_path, **RECORDED, tests=rated(dimension, *SOURCES)) == []
+    assert warnings(tmp_path, **RECORDED, tests=rated(dimension, {}, source="It rains.")) == []
+    assert warnings(tmp_path, providers="none", prompts=["Why?"], tests=rated(dimension, {})) == []
+
+
+@pytest.mark.parametrize("dimension", ["fluency", "coherence", "naturalness", "engagingness"])
+def test_a_dimension_that_can_do_without_a_source_gets_none(tmp_path: Path, dimension: str) -> None:
+    assert warnings(tmp_path, **RECORDED, tests=rated(dimension, {})) == []
+
+
+def test_each_of_several_dimensions_is_looked_at(tmp_path: Path) -> None:
+    check = {"type": "g-eval", "dimensions": ["fluency", "relevance"]}
+    [told] = warnings(tmp_path, **RECORDED, tests=[{"output": "It rained.", "assert": [check]}])
+    assert told.startswith("`relevance` compares outputs with a source, which 1 test lacks")

@@ -56,6 +56,12 @@ def test_the_source_is_the_first_of_the_order_and_says_where_it_is_from(first):
     assert found.text == f"S{first}"
 
 
+@pytest.mark.parametrize("given", [{"input": "asked"}, {"vars": {"input": "asked"}}])
+def test_what_was_asked_is_the_source_of_an_output_without_a_prompt(given):
+    assert resolve_source(case(**given)).text == "asked"
+    assert resolve_source(case(**given, rendered_prompt="P")).text == "P"
+
+
 def test_blank_texts_are_passed_over():
     found = resolve_source(case(vars={"Document": "  ", "text": ""}, context=(), rendered_prompt="P"))
 
