@@ -72,7 +72,7 @@ Configs = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="[CONFIG]...",
-        help="Config files, run one after another. [default: gevalconfig.yaml or promptfooconfig.yaml here]",
+        help="Config files, taken one after another. [default: gevalconfig.yaml or promptfooconfig.yaml here]",
         show_default=False,
     ),
 ]
