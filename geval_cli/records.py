@@ -181,8 +181,8 @@ class ModelRequest(Struct, frozen=True):
 
     @property
     def characters(self) -> int:
-        """Return the length of all messages, from which tokens and cost are estimated; an image counts as a page."""
-        texts = sum(len(str(message.content)) for message in self.messages)
+        """Return the bytes of all messages, from which tokens and cost are estimated; an image counts as a page."""
+        texts = sum(len(str(message.content).encode(errors="replace")) for message in self.messages)
         return texts + sum(item.characters for item in self.media)
 
 

@@ -41,6 +41,7 @@ from geval_cli.extras.decision_trees import DecisionTreeAssertion
 from geval_cli.extras.rag import CitationCorrectnessAssertion, NoiseSensitivityAssertion, by_context
 from geval_cli.gateway.cache import choice_keys, recalled
 from geval_cli.gateway.gateway import with_media_for
+from geval_cli.json_codec import encode_json
 from geval_cli.judge.metric import Metric, format_number
 from geval_cli.judge.prompt import find_dimension, user_message
 from geval_cli.numbers import estimated, format_cost, format_count, format_score, plural
@@ -87,7 +88,7 @@ _DIRECTLY = (
 )
 _WIDTH_FOR_TOKENS_OUT = 90
 _REMARKS = (
-    "Equal requests are sent once; retries are not counted. Tokens are estimated: one for every four characters, and"
+    "Equal requests are sent once; retries are not counted. Tokens are estimated: one for every four bytes of text, and"
     " 200 for an answer without `max_tokens` that a judge reads.",
 )
 
@@ -360,6 +361,10 @@ _LEAST_KNOWN = 10
 
 _LONGEST_STAND_IN = 100_000
 _CHARACTERS_PER_TOKEN = 4
+_READ_SETTINGS = (
+    *("system", "systemInstruction", "system_instruction", "instructions"),
+    *("tools", "functions", "toolConfig", "response_format"),
+)
 _STEPS = '{"steps": ["Read all of it.", "Compare it with the criteria.", "Decide on a rating."]}'
 _MADE_UP = "A stand-in for "
 _AFTER_CODE = "none, if the cache has the answers once the config's code has run"
@@ -708,7 +713,7 @@ def request_counts(
 ) -> RequestCounts:
     """Return the counts for a number of answers; at best, one request reads the prompt once for all of them."""
     price = known_price(provider, is_batched=is_batched)
-    read = -(-request.characters // _CHARACTERS_PER_TOKEN)
+    read = -(-(request.characters + _set_characters(provider, request)) // _CHARACTERS_PER_TOKEN)
     written = _most_written(provider, request) if most else 0
     each_usd = _usd(price, read, written)
     return RequestCounts(
@@ -730,8 +735,18 @@ def _usd(price: Price | None, read: int, written: int | None) -> float | None:
     return None if price is None else price.cost_usd(tokens)
 
 
+def _set_characters(provider: Provider, request: ModelRequest) -> int:
+    """Return the length of what is sent beside the messages: instructions and tools."""
+    params = {**provider.identity.params, **request.params}
+    values = [params[name] for name in _READ_SETTINGS if params.get(name)]
+    tools = [(tool.name, tool.description, tool.parameters) for tool in request.tools]
+    return sum(len(value if isinstance(value, str) else encode_json(value)) for value in (*values, *tools))
+
+
 def _most_written(provider: Provider, request: ModelRequest) -> int | None:
-    """Return the maximum output tokens of one answer, if there is a limit."""
+    """Return the maximum output tokens of one answer, if there is a limit; vectors have none."""
+    if request.purpose is Purpose.EMBEDDING:
+        return 0
     limit = token_limit({**provider.identity.params, **request.params})
     return DEFAULT_MAX_TOKENS if limit is None and provider.identity.kind == "anthropic" else limit
 

@@ -196,6 +196,52 @@ def test_each_request_is_priced_by_its_own_length(product: Product) -> None:
         assert many[name] == pytest.approx(200 * one[name])
 
 
+LONG = "long " * 2000
+_TOOL = {"name": "look_up", "description": LONG, "parameters": {"type": "object", "properties": {}}}
+BESIDE_THE_PROMPT = {
+    "system": ("anthropic:m", {"system": LONG}),
+    "blocks": ("anthropic:m", {"system": [{"type": "text", "text": LONG}]}),
+    "instruction": ("google:m", {"systemInstruction": {"parts": [{"text": LONG}]}}),
+    "instructions": ("openai:responses:m", {"instructions": LONG}),
+    "tools": ("openai:m", {"tools": [{"type": "function", "function": _TOOL}]}),
+    "schema": (
+        "openai:m",
+        {"response_format": {"type": "json_schema", "json_schema": {"description": LONG}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*BESIDE_THE_PROMPT, "a test's tools", "Chinese"])
+def test_all_that_a_model_reads_is_counted(product: Product, name: str) -> None:
+    """In bytes: a token is about four letters, but about one Chinese character."""
+    whole = config()
+    if name == "a test's tools":
+        whole["defaultTest"]["tools"] = {
+            "definitions": [_TOOL],
+            "recorded": [{"name": "look_up", "args": {}, "result": 1}],
+        }
+    elif name == "Chinese":
+        whole["prompts"] = [f"Say {{{{ x }}}} {'中文三' * 1000}"]
+    else:
+        kind, settings = BESIDE_THE_PROMPT[name]
+        whole["providers"] = [
+            {"id": kind, "config": {"max_tokens": 10, "price": {"input": 1, "output": 1}, **settings}}
+        ]
+    with LoopbackServer() as server:
+        row = plan(product, whole, server)["rows"][0]
+    assert row["tokens"]["input_most"] == pytest.approx(4 * len(LONG) / 4, rel=0.15)
+    assert row["cost_most_usd"] > row["tokens"]["input_most"] * 1e-6
+
+
+def test_vectors_have_no_output_that_could_be_without_bound(product: Product) -> None:
+    model = {"id": "openai:embedding:vectors", "config": {"price": {"input": 1, "output": 0}}}
+    whole = config({"type": "similar", "value": "fine", "provider": model})
+    with LoopbackServer() as server:
+        total = plan(product, whole, server)["total"]
+    assert total["tokens"]["output_most"] == 4 * 100
+    assert total["cost_most_usd"] is not None
+
+
 @pytest.mark.parametrize("kind", ["g-eval", "not-g-eval"])
 @pytest.mark.parametrize("scoring", ["auto", "logprobs", "samples", "single"])
 @pytest.mark.parametrize(("explain", "span"), [("failed", (0, 4)), ("always", (4, 4)), ("never", None)])

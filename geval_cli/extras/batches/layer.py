@@ -176,7 +176,8 @@ class BatchQueue:
         else:
             limit = token_limit(payload) if isinstance(payload, dict) else None
             written = (limit or _ASSUMED_WRITTEN_TOKENS) * len(call.request.sample_indexes)
-            expected_usd = _usd(price, -(-call.request.characters // _CHARACTERS_PER_TOKEN), written)
+            read = call.request.characters if call.request.media else len(body)
+            expected_usd = _usd(price, -(-read // _CHARACTERS_PER_TOKEN), written)
         claim = await self.store.claim(key, body, self.policy.run_id, expected_usd)
         role = call.request.role
         if claim.is_new:
