@@ -781,6 +781,20 @@ def test_two_runs_that_ask_the_same_share_their_batches(tmp_path, server):
     assert len({item["id"] for run in ended for item in run.run["batches"]}) == len(server.batches)
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_runs_that_left_with_the_same_batch_are_both_resumed(tmp_path, server, order):
+    suite = Suite(tmp_path, server)
+    server.is_held = True
+    left = [suite.run(waits=False).run["id"] for _ in range(2)]
+    assert len(server.batches) == 1
+    server.is_held = False
+    for place in order:
+        ended = suite.run(is_batched=False, resume_from=left[place])
+        assert (ended.reason, len(ended.results)) == (None, TESTS)
+        assert any(item["role"] == "judge" for item in ended.run["batches"]) == (place == order[0])
+    assert set(server.paid.values()) == {1}
+
+
 def test_what_another_run_is_about_to_submit_is_taken_off_its_list_before_it_is_sent_directly(
     tmp_path, server
 ):

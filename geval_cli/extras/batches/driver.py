@@ -753,7 +753,7 @@ async def batch_start(
     cache, roles = state.cache, prepared.request.batched_roles
     if cache.is_read_only:
         return None
-    begun = await cache.batches.of_run(run.id) if is_resumed else ()
+    begun = await cache.batches.of_run(run.id, [batch.id for batch in run.batches]) if is_resumed else ()
     # If the cache does not know the batches that a resumed run waits for, they would be paid for again.
     known = {batch.id for batch in begun}
     if lost := [
