@@ -98,7 +98,7 @@ class RequestCounts(Struct, frozen=True):
 
     Attributes:
         least, most: the number of answers; retries are not counted.
-        cached: the number of further answers that are in the cache and cost nothing.
+        cached: the number of further answers that are in the cache, or in a batch that was submitted.
         output_most: the most output tokens; None if they have no limit.
         cost_least_usd: for the input alone; None if the price is unknown.
         cost_most_usd: None if the price is unknown or the output has no limit.
@@ -404,9 +404,15 @@ async def plan_run(
         cache, since = (None, None) if resumed is None else (cache, resumed.started_s)
     if cache is not None and not (await cache.stats()).entries:
         cache = None
+    roles = prepared.request.batched_roles
+    if resumed is not None and not roles:  # it goes on with its batches
+        roles = frozenset(batch.role for batch in resumed.run.batches)
+        roles |= {Role.JUDGE} if Role.GENERATION in roles else frozenset()
+    has_batches = roles and prepared.reads_cache and cache is not None and not cache.is_read_only
+    batches = cache.batches if cache is not None and has_batches and await cache.batches.all() else None
     suite = prepared.suite
     async with aclosing(ProviderPool.of(suite)) as pool:
-        dry_run = _DryRun(prepared, pool, cache, since)
+        dry_run = _DryRun(prepared, pool, cache, since, roles, batches)
         session = Session(pool, dry_run, suite=suite, locked_steps=prepared.locked_steps)
         # Lenient, because no code is run here and the variables that it would add are missing.
         tools = session.tools(suite, prepared.templates.lenient(), prepared.defaults, runs_code=False)
@@ -497,6 +503,8 @@ class _DryRun(Struct, eq=False):
     Attributes:
         cache: None if there is no cache, or it may not be read.
         since: the Unix time before which cached answers do not count; None for no limit.
+        batched_roles: the roles whose requests go into batches.
+        batches: the `BatchStore` of submitted requests, which count as cached; None if there are none.
         cases, counts: the counts so far; their size does not depend on the number of tests.
         batched: the kinds of requests that would be sent in batches.
     """
@@ -505,6 +513,8 @@ class _DryRun(Struct, eq=False):
     pool: ProviderPool
     cache: ResponseCache | None
     since: float | None
+    batched_roles: frozenset[Role]
+    batches: Any
     cases: int = 0
     counts: dict[RequestKind, RequestCounts] = field(default_factory=dict)
     batched: set[RequestKind] = field(default_factory=set)
@@ -672,8 +682,15 @@ class _DryRun(Struct, eq=False):
         is_new = seen < len(keys)
         missing = [position for position, key in enumerate(keys) if key not in known] if is_new else []
         # Steps are never sent in a batch.
-        is_wanted = request.role in self.prepared.request.batched_roles
+        is_wanted = request.role in self.batched_roles
         is_batched = is_wanted and request.purpose is not Purpose.STEPS and batch_api(provider) is not None
+        if (
+            is_batched
+            and missing
+            and self.batches is not None
+            and await self.batches.is_known(keys[missing[0]])
+        ):
+            missing = []
         counts = request_counts(
             provider,
             request,

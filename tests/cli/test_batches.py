@@ -177,6 +177,26 @@ def test_what_makes_no_sense_is_refused(
     assert not server.log
 
 
+def test_a_plan_counts_what_was_submitted_as_little_as_what_is_cached(tmp_path, server):
+    """Whether the batch has ended or not; a run that is resumed goes on with batches at their price."""
+    suite = BatchSuite(tmp_path, server, config={"max_tokens": 100})
+    server.is_held = True
+    assert geval(suite, "run", "config.json", "--batch", "--no-wait").code == 75
+    rows = []
+    for _ in range(2):
+        for options in (("--batch",), ("--resume",), ("--resume", "--batch")):
+            assert geval(suite, "run", "config.json", "--plan", "-o", "plan.json", *options).code == 0
+            plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+            rows.append({row["purpose"]: row for row in plan["rows"]})
+        server.is_held = False
+        assert geval(suite, "batches", "wait").code == 0
+    for found in rows:
+        assert found["answers"]["most"] == 0
+        ratings = found["ratings"]
+        assert (ratings["most"], ratings["wave"]) == (suite.tests - 1, 1)
+        assert ratings["cost_most_usd"] == pytest.approx(rows[0]["ratings"]["cost_most_usd"])
+
+
 def test_a_plan_shows_waves_and_half_the_price(tmp_path, server):
     suite = BatchSuite(tmp_path, server, config={"max_tokens": 100})
     plans = []
