@@ -35,7 +35,10 @@ _COMPARED = frozenset({"consistency", "relevance", "groundedness"})
 _NAMES_MAX = 200
 _SHOWN_MAX = 60
 _NAMES_LISTED = 4
-_TAG = compile_later(r"\{\{(.*?)\}\}|\{%(.*?)%\}", re.DOTALL)
+# Without another opening inside, so that texts with thousands of them take no quadratic time.
+_TAG = compile_later(
+    r"\{\{([^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*)\}\}|\{%([^{%]*(?:(?:\{(?!%)|%(?!\}))[^{%]*)*)%\}"
+)
 _SEPARATOR = compile_later(r"^---[ \t]*$", re.MULTILINE)
 _LOOP = compile_later(r"\{%-?\s*for\s[^%]*?\sin\s+(\w+)\s*-?%\}|\{\{-?\s*(\w+)\s*\|\s*join\b")
 _WORD = compile_later(r"[^\W\d]\w*")

@@ -31,7 +31,7 @@ ENV_EXPRESSION = compile_later(
     r"\{\{-?\s*env\.(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*"
     r"(?:\|\s*default\(\s*(?P<default>'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\")\s*\)\s*)?-?\}\}"
 )
-_LIKE_AN_EXPRESSION = compile_later(r"\{\{-?\s*env\s*[.\[](?:[^}]|\}(?!\}))*\}\}")
+_LIKE_AN_EXPRESSION = compile_later(r"\{\{-?\s*env\s*[.\[](?:[^{}]|\{(?!\{)|\}(?!\}))*\}\}")
 # These tell cloud libraries where to find a machine's credentials: in files that may name programs to run, or other
 # servers to contact.
 _OF_THE_MACHINE = frozenset(

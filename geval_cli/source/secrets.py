@@ -80,7 +80,7 @@ _MIN_HEADER = 6
 
 _MOST_HEADERS = 200  # how many lines above a header are searched for `headers:`
 
-_HEADERS_BLOCK = compile_later(r"""(?<![\w.-])headers["']?\s*:\s*\{(?P<inside>(?:\{\{.*?\}\}|[^{}])*)""")
+_HEADERS_BLOCK = compile_later(rf"""(?<![\w.-])headers["']?\s*:\s*\{{(?P<inside>(?:{_PLACE}|[^{{}}])*)""")
 _HEADER_PAIR = compile_later(
     rf"""(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*:\s*(?P<value>{_QUOTED}|(?:{_PLACE}|[^,{{}}\s])(?:{_PLACE}|[^,{{}}])*)"""
 )

@@ -18,7 +18,7 @@ from geval_cli.templating.js_text import js_json
 _PLACEHOLDER = re.compile(
     r"\{\{\s*(?P<name>prompt|messages|vars(?:\.[A-Za-z_]\w*)+)\s*(?:\|\s*(?:dump|tojson|safe)\s*)?\}\}"
 )
-_LIKE_A_PLACE = compile_later(r"\{\{(?:[^}]|\}(?!\}))*\}\}")
+_LIKE_A_PLACE = compile_later(r"\{\{[^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*\}\}")
 _A_NAME = compile_later(r"\{\{-?\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*-?\}\}")
 _VARS = "vars."
 _ESCAPED = compile_later(r"\\.")
@@ -181,7 +181,7 @@ def has_response_code(config: Mapping[str, Any]) -> bool:
     return any(isinstance(item, str) and item != "" and not is_path(item) for item in written)
 
 
-_EXPRESSION = compile_later(r"\{[{%](.*?)[%}]\}", re.DOTALL)
+_EXPRESSION = compile_later(r"\{[{%]([^{}%]*(?:(?:\{(?![{%])|[%}](?!\}))[^{}%]*)*)[%}]\}")
 _NAME = compile_later(r"[^\W\d][\w$]*|\$[\w$]*")
 _OWN_PLACE = compile_later(r"\s*\{\{\s*(messages|vars(?:\.[A-Za-z_]\w*)+)\s*\}\}\s*")
 
