@@ -1,6 +1,7 @@
 """`geval run --otel` against a collector on loopback: what it gets, what it does not get, and when it is not there."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,12 +13,13 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from support.geval_command import Finished, clean_environment, run_geval
 from support.loopback import LoopbackServer, Reply
 from support.model_server import ModelServer, verdict
+from support.sample_run import make_case
 
 from geval_cli.cli.run import _open_traces
 from geval_cli.errors import UsageError
-from geval_cli.events import RequestDetail, RequestEnded
+from geval_cli.events import CaseFinished, CaseStarted, RequestDetail, RequestEnded
 from geval_cli.extras.traces.otel import OtelTraces, check_signal
-from geval_cli.records import Choice, Message, Purpose, Role, Usage
+from geval_cli.records import AssertionResult, Choice, Message, ProviderRef, Purpose, Role, Status, Usage
 from geval_cli.runs.requests import RunRequest
 
 CONFIG = """\
@@ -261,6 +263,48 @@ def test_a_request_tells_its_settings_and_calls_of_tools_in_the_words_of_the_con
         if name.startswith(("GEN_AI_", "SERVER_"))
     }
     assert {name for name in found if name.startswith(("gen_ai.", "server."))} <= known
+
+
+def test_nothing_is_lost_that_cannot_be_sent_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    half, large = "half \ud800", 1 << 70
+    settings = {"seed": large, "max_tokens": -large, "stop": ["a", half], "top_k": large}
+    detail = RequestDetail(
+        case="0.0.0",
+        model=half,
+        purpose=Purpose.ANSWER,
+        response_id=half,
+        response_model=half,
+        settings=settings,
+        messages=(Message("user", half),),
+        choices=(Choice(half, half),),
+    )
+    request = RequestEnded(
+        1, 1, Role.GENERATION, f"{half}:m", 3, 0.0, 1.0, detail=detail, finish_reasons=(half,), usage=Usage(3, large)
+    )  # fmt: skip
+    found = AssertionResult(half, half, Status.FAILED, 0.5, reason=half)
+    case = make_case(0, provider=ProviderRef(half, half), assertions=(found,))
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        with OtelTraces(os.environ, sends_content=True) as traces:
+            for event in (CaseStarted(case.id, 0.0), request, CaseFinished(case)):
+                traces.listen(event)
+        assert traces.warning == ""
+        chat, whole = (facts(span) for span in collector.spans())
+        [judged] = map(facts, collector.events())
+
+    assert chat["gen_ai.request.seed"] == chat["gen_ai.usage.input_tokens"] == str(large)
+    assert chat["gen_ai.request.max_tokens"] == str(-large)
+    assert chat["gen_ai.request.stop_sequences"] == ["a", "half ?"]
+    assert {"half ?"} == {
+        *(
+            chat[f"gen_ai.{name}"]
+            for name in ("provider.name", "request.model", "response.model", "response.id")
+        ),
+        *chat["gen_ai.response.finish_reasons"],
+        *(judged[f"gen_ai.evaluation.{name}"] for name in ("name", "explanation")),
+        whole["geval.provider"],
+    }
+    assert all("half ?" in chat[f"gen_ai.{side}.messages"] for side in ("input", "output"))
 
 
 ECHO = "prompts: [hello]\nproviders: [echo]\ntests: [{ assert: [{ type: equals, value: hello }] }]\n"

@@ -43,7 +43,7 @@ from geval_cli.providers.redaction import Secrets, public_url
 from geval_cli.records import AssertionResult, CaseResult, Choice, JsonValue, Message, Purpose
 from geval_cli.records import Status as CaseStatus
 from geval_cli.report.report import RunReport
-from geval_cli.report.sanitize import value_text
+from geval_cli.report.sanitize import value_text, whole_text
 from geval_cli.source.secrets import environment_secrets
 from geval_cli.version import __version__
 
@@ -78,6 +78,7 @@ _SETTINGS: Mapping[str, tuple[type, tuple[str, ...]]] = {
 _FINISH_REASONS = {"tool_calls": "tool_call", "tool_use": "tool_call", "function_call": "tool_call"}
 
 _NS = 1_000_000_000
+_MOST_BITS = 63
 _LONGEST_EXIT_S = 5.0
 _QUEUE = 1 << 15  # queued spans and events: a fast run makes thousands a second
 _FAILURES_OF_NEVER_SEEN, _FAILURES = 2, 5
@@ -277,7 +278,7 @@ class OtelTraces:
         kind = event.provider_id.partition(":")[0].lower()
         vendor = _VENDORS.get(kind, kind)
         span = self._tracer.start_span(
-            f"{operation} {detail.model}".rstrip(),
+            whole_text(f"{operation} {detail.model}").rstrip(),
             context=self._within(detail.case),
             kind=SpanKind.CLIENT,
             start_time=started,
@@ -512,4 +513,14 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _without_none(attributes: Attributes) -> Attributes:
-    return {name: value for name, value in attributes.items() if value is not None}
+    """Return the attributes that have a value, in a form that can be sent: the library would drop the others."""
+    return {name: _sendable(value) for name, value in attributes.items() if value is not None}
+
+
+def _sendable(value: Any) -> Any:
+    """Return a value without lone surrogates, and a number beyond 64 bits as text."""
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, list):
+        return [_sendable(item) for item in value]
+    return str(value) if isinstance(value, int) and value.bit_length() > _MOST_BITS else value
