@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from geval_cli.cli.options import ProblemFormat
 from geval_cli.cli.problems import print_annotations, print_problems
 from geval_cli.cli.run import check_all, keep_inputs
+from geval_cli.cli.streams import write_commands
 from geval_cli.errors import ConfigError, ExitCode, OutputError, UsageError
 from geval_cli.extras.export import PortableSuite, read_portable_suite
 from geval_cli.extras.json_schema import config_json_schema
@@ -65,7 +66,11 @@ def validate_configs(
         text = write_problems(problems, file_format, origin=Origin.CONFIG, workspace=Path())
         _write(output, text, is_told=form is ProblemFormat.FULL)
     if form is not ProblemFormat.FULL:
-        sys.stdout.write(write_problems(problems, form, origin=Origin.CONFIG, workspace=Path()))
+        text = write_problems(problems, form, origin=Origin.CONFIG, workspace=Path())
+        if form is ProblemFormat.GITHUB:
+            write_commands(text, sys.stdout)
+        else:
+            sys.stdout.write(text)
         return ExitCode.USAGE if len(prepared) < len(requests) else ExitCode.OK
     if len(prepared) < len(requests):
         raise ConfigError(problems)

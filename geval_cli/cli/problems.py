@@ -17,9 +17,10 @@ def print_problems(problems: Sequence[Problem]) -> None:
 def print_annotations(problems: Sequence[Problem]) -> None:
     """Show problems on the lines of the config in a pull request, if a GitHub workflow reads the output."""
     if "GITHUB_ACTIONS" in os.environ:
+        from geval_cli.cli.streams import write_commands
         from geval_cli.extras.pull_requests.problem_formats import Origin, annotations
 
-        sys.stderr.write(annotations(problems, os.environ, origin=Origin.CONFIG))
+        write_commands(annotations(problems, os.environ, origin=Origin.CONFIG), sys.stderr)
 
 
 def print_warnings(texts: Sequence[str]) -> None:

@@ -377,9 +377,10 @@ def _run_one(
     problems = list(_finish(files, report))
     problems += _print_results(report, [] if problems else outputs, display, state)
     if "GITHUB_ACTIONS" in os.environ:
+        from geval_cli.cli.streams import write_commands
         from geval_cli.extras.pull_requests.problem_formats import Origin, annotations, run_problems
 
-        sys.stdout.write(annotations(run_problems(report), os.environ, origin=Origin.RUN))
+        write_commands(annotations(run_problems(report), os.environ, origin=Origin.RUN), sys.stdout)
     print_problems(problems)
     code = exit_code(report, stop.reason)
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code

@@ -1,13 +1,19 @@
-"""Handle odd output streams: closed, with a narrow encoding, with a reader that has gone, or on a full disk."""
+"""Handle odd output streams: closed, with a narrow encoding, with a reader that obeys or has gone, on a full disk."""
 
 import io
 import os
+import re
+import stat
 import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
 _STANDARD = range(3)
 _NAMES = ("stdout", "stderr")
+_OBEYING = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+"""Variables of build servers that take lines in a log for commands: GitHub, Azure Pipelines, TeamCity."""
+_LINE_OF_COMMAND = re.compile(r"((?:^|[\r\n])[^\S\r\n]*):(?=:)")
+_COMMAND_ANYWHERE = re.compile(r"##(?=(?:vso|teamcity)?\[)", re.IGNORECASE)
 
 
 def survive_odd_streams() -> None:
@@ -16,7 +22,7 @@ def survive_odd_streams() -> None:
     Model output may be any Unicode: what a stream cannot encode is escaped. If the reader of a pipe goes away
     (`geval run CONFIG | head`), the command continues to its end and further output is discarded. If the file behind
     stdout cannot be written to, it continues too, and `lost_output` returns the error. Output to a stream that was
-    closed from the start (`geval run CONFIG >&-`) is discarded.
+    closed from the start (`geval run CONFIG >&-`) is discarded. A build server finds no command in a model's words.
     """
     _open_what_is_closed()
     for name in _NAMES:
@@ -25,10 +31,11 @@ def survive_odd_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
             if _may_break(stream):
                 stream.flush()
+                is_obeyed = any(map(os.environ.get, _OBEYING)) and not _is_file(stream)
                 setattr(
                     sys,
                     name,
-                    io.TextIOWrapper(
+                    (_Log if is_obeyed else io.TextIOWrapper)(
                         io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
                         encoding=stream.encoding,
                         errors=stream.errors,
@@ -59,11 +66,33 @@ def lost_output() -> str | None:
     return pipe.lost if isinstance(pipe, _Pipe) else None
 
 
+def write_commands(text: str, stream: TextIO) -> None:
+    """Write our own commands to a build server, such as annotations."""
+    if isinstance(stream, _Log):
+        super(_Log, stream).write(text)
+    else:
+        stream.write(text)
+
+
+def _is_file(stream: TextIO) -> bool:
+    return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+
+
 def _may_break(stream: TextIO) -> bool:
     try:
         return stream.fileno() >= 0 and not stream.isatty()
     except (OSError, ValueError):  # no file of the operating system is behind it
         return False
+
+
+class _Log(io.TextIOWrapper):
+    """A log in which a build server looks for commands; those in what is written have an escape, as in JSON."""
+
+    def write(self, text: str, /) -> int:
+        if "::" in text or "##" in text:
+            super().write(_COMMAND_ANYWHERE.sub(r"#\\u0023", _LINE_OF_COMMAND.sub(r"\1\\u003a", text)))
+            return len(text)
+        return super().write(text)
 
 
 class _Pipe(io.FileIO):
