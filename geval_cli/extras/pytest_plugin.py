@@ -6,6 +6,7 @@ It is loaded in every pytest session if geval is installed, so it imports nothin
 import os
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--geval-offline", action="store_true", help="only the cache answers; nothing is sent")
     group.addoption(
-        "--geval-max-cost", type=float, metavar="USD", help="stop sending requests when this much is spent"
+        "--geval-max-cost", type=_amount, metavar="USD", help="stop sending requests when this much is spent"
     )
     group.addoption("--geval-grader", metavar="PROVIDER", help="the judge, for example openai:gpt-4.1")
     parser.addini(
@@ -41,6 +42,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="bool",
         default=False,
     )
+
+
+def _amount(text: str) -> float:
+    """Return an amount of money; raises pytest.UsageError if `text` is none."""
+    with suppress(ValueError):
+        if 0 <= (amount := float(text)) < float("inf"):
+            return amount
+    raise pytest.UsageError(f"--geval-max-cost must be an amount in USD of at least 0, not {text}")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -228,11 +228,13 @@ class SuiteItem(pytest.Item):
         self._results: list[CaseResult] = []
 
     def setup(self) -> None:
-        """Run the suite unless that is done, and raise if one of the test's cases has no verdict.
+        """Run the suite unless that is done, and fail if one of the test's cases, or a gate, has no verdict."""
+        try:
+            self._prepare()
+        except GevalError as error:  # for errors of `setup`, pytest does not call `repr_failure`
+            raise pytest.fail.Exception(_report(error), pytrace=False) from None
 
-        Raises:
-            NotJudgedError: a model or a judge failed with an error.
-        """
+    def _prepare(self) -> None:
         parent = self.parent
         assert isinstance(parent, GevalFile)
         self._results = parent.results_of(None if self.test is None else self.test.index)
@@ -273,7 +275,7 @@ class SuiteItem(pytest.Item):
         if isinstance(error, FailedVerdictError):
             return str(error)
         if isinstance(error, GevalError):
-            return f"{error.message}\n  = {error.hint}" if error.hint else error.message
+            return _report(error)
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
@@ -285,12 +287,7 @@ class SuiteItem(pytest.Item):
 class GatesItem(SuiteItem):
     """The gates of a config, on all of its tests."""
 
-    def setup(self) -> None:
-        """Run the suite unless that is done.
-
-        Raises:
-            NotJudgedError: a gate has nothing to count.
-        """
+    def _prepare(self) -> None:
         self._check_gates(is_setup=True)
 
     def runtest(self) -> None:
@@ -300,6 +297,10 @@ class GatesItem(SuiteItem):
             FailedVerdictError: a gate is not met.
         """
         self._check_gates()
+
+
+def _report(error: GevalError) -> str:
+    return f"{error.message}\n  = {error.hint}" if error.hint else error.message
 
 
 def _gate_line(gate: GateResult) -> str:

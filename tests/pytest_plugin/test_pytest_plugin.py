@@ -179,6 +179,9 @@ def test_verdicts_and_calls_are_the_same_for_one_process_and_for_two(
     assert "reason    It is rude." in report
     assert "output    rude \\x1b[31m<b>" in report  # a model's control characters are written out
     assert "ERROR at setup of unjudged" in report
+    errors = report.partition("ERROR at setup of unjudged")[2].partition("\n____")[0]
+    assert "out of order" in errors
+    assert ".py" not in errors  # frames of pytest and geval would hide what is wrong
     assert "ERROR at call of test_broken_judge" in report
     assert "out of order" in report
     assert "did you mean `criteria`?" in report
@@ -331,8 +334,10 @@ def test_what_is_wrong_with_a_config_or_an_option_is_said_before_anything_is_sen
     assert bad.code == pytest.ExitCode.INTERRUPTED
     assert "bad.geval.yaml:4:28" in bad.stdout
     assert "did you mean `criteria`?" in bad.stdout
-    amount = session.run("--geval-max-cost", "nan", "suite.geval.yaml")
-    assert "--geval-max-cost must be an amount in USD of at least 0, not nan" in amount.stdout + amount.stderr
+    for amount in ("nan", "-1", "inf", "x"):
+        refused = session.run(f"--geval-max-cost={amount}", "suite.geval.yaml")
+        said = f"--geval-max-cost must be an amount in USD of at least 0, not {amount}"
+        assert (refused.code, said in refused.stdout + refused.stderr) == (pytest.ExitCode.USAGE_ERROR, True)
     priceless = session.run(
         "--geval-max-cost", "1", "-k", "right or polite or awaited", "test_answers.py", "suite.geval.yaml"
     )
