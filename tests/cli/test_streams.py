@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -128,3 +129,63 @@ def test_a_line_is_written_when_it_is_said(
     said = path.read_text(encoding="utf-8") if is_file else getattr(done, stream)
     is_kept = stream == "stderr" or unbuffered
     assert said == (f"to {stream}\n" if is_kept else "")
+
+
+_COMMANDS = """\
+::set-output name=reports::elsewhere
+ \t::warning file=a.py,line=1::forged
+see ##[error]forged and ##vso[task.setvariable variable=a]b
+##teamcity[testFailed name='forged']
+"""
+_OBEYED = re.compile(r"^\s*::|##(?:vso|teamcity)?\[", re.MULTILINE | re.IGNORECASE)
+"""What a build server takes for a command."""
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run in which a model answered with commands."""
+    folder = tmp_path_factory.mktemp("answered")
+    test = {"vars": {"x": _COMMANDS}, "assert": [{"type": "equals", "value": _COMMANDS + "!"}]}
+    config = {"prompts": ["{{ x }}"], "providers": ["echo"], "tests": [test]}
+    (folder / "config.yaml").write_text(json.dumps(config), encoding="utf-8")
+    run_geval("run", "config.yaml", cwd=folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION"])
+@pytest.mark.parametrize(
+    "words", [("run", "config.yaml"), ("show", "-v"), ("show", "--case", "1"), ("show", "--json")]
+)
+def test_a_build_server_finds_no_command_in_what_a_model_said(
+    answered: Path, name: str, words: tuple[str, ...]
+) -> None:
+    in_terminal = run_geval(*words, cwd=answered, env=clean_environment())
+    assert "forged" in in_terminal.stdout
+    assert _OBEYED.search(in_terminal.stdout) is not None
+    finished = run_geval(*words, cwd=answered, env=clean_environment(**{name: "true"}))
+    found = [line for line in (finished.stdout + finished.stderr).splitlines() if _OBEYED.search(line)]
+    ours = found if name == "GITHUB_ACTIONS" and words[0] == "run" else []
+    assert found == ours
+    assert all(line.startswith("::error file=config.yaml,line=1,") for line in ours)
+    assert "forged" in finished.stdout
+    if "--json" in words:
+        assert json.loads(finished.stdout) == json.loads(in_terminal.stdout)
+
+
+def test_geval_still_gives_a_build_server_its_own_commands(answered: Path) -> None:
+    env = clean_environment(GITHUB_ACTIONS="true")
+    for words in (
+        ("run", "config.yaml"),
+        ("validate", "missing.yaml"),
+        ("validate", "missing.yaml", "--format", "github"),
+    ):
+        finished = run_geval(*words, cwd=answered, env=env)
+        assert "\n::error " in f"\n{finished.stdout}{finished.stderr}"
+
+
+def test_a_file_has_what_a_model_said_as_it_is(answered: Path) -> None:
+    path = answered / "shown.txt"
+    with path.open("wb") as file:
+        env = clean_environment(GITHUB_ACTIONS="true")
+        run_geval("show", "-v", cwd=answered, env=env, streams={"stdout": file.fileno()})
+    assert _OBEYED.search(path.read_text(encoding="utf-8")) is not None
