@@ -280,6 +280,11 @@ class Judged(Assertion):
     async def judge(self, subject, tools): boom("judged")
 class Says(Assertion):
     async def judge(self, subject, tools): return True
+class Unfinished(Assertion):
+    score: str
+    async def judge(self, subject, tools): return Outcome.of(float(self.score), "it is")
+class Graded(Unfinished):
+    async def judge(self, subject, tools): return Outcome.graded(float(self.score), "it is", 0.5)
 class Sync(Assertion):
     def judge(self, subject, tools): return Outcome.of(True, "it is")
 class Odd:
@@ -314,6 +319,8 @@ def slips(tmp_path: Path) -> Path:
             "placed": "slips:Placed",
             "says": "slips:Says",
             "sync": "slips:Sync",
+            "unfinished": "slips:Unfinished",
+            "graded": "slips:Graded",
         },
         "geval.providers": {"odd": "slips"},
         "geval.reports": {"made": "slips:Made", "heard": "slips:Heard", "done": "slips:Done"},
@@ -356,6 +363,15 @@ def test_a_bug_of_a_package_is_not_called_one_of_geval(tmp_path: Path, slips: Pa
             ECHO.replace("{type: contains, value: hell}", "{type: says}"),
             4,
             "`judge` of Says returned bool; it must return Outcome",
+        ),
+        *(
+            (
+                ECHO.replace("{type: contains, value: hell}", f"{{type: {kind}, score: {score}}}"),
+                4,
+                "the score of an assertion must be a finite number, not ",
+            )
+            for kind in ("unfinished", "not-unfinished", "graded")
+            for score in ("nan", "inf", "-inf")
         ),
     ],
 )

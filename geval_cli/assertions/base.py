@@ -7,6 +7,7 @@ assertions receive tests, so both are defined here.
 
 import csv
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
@@ -108,6 +109,10 @@ class Outcome(Struct, frozen=True):
     detail: Mapping[str, JsonValue] = field(default_factory=dict)
     latency_ms: float = 0.0
     assertions: tuple[AssertionResult, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.score is not None and not math.isfinite(self.score):
+            raise ValueError(f"the score of an assertion must be a finite number, not {self.score}")
 
     @classmethod
     def of(cls, passed: bool, reason: str, **detail: JsonValue) -> "Outcome":
