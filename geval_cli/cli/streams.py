@@ -1,4 +1,4 @@
-"""Handle odd output streams: closed, with a narrow encoding, with a reader that obeys or has gone, on a full disk."""
+"""Handle odd output streams: closed, narrow encoding, reader gone, full disk, or a build server's log."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 _STANDARD = range(3)
 _NAMES = ("stdout", "stderr")
-_OBEYING = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+_BUILD_SERVERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
 """Variables of build servers that take lines in a log for commands: GitHub, Azure Pipelines, TeamCity."""
 _LINE_OF_COMMAND = re.compile(r"((?:^|[\r\n])[^\S\r\n]*):(?=:)")
 _COMMAND_ANYWHERE = re.compile(r"##(?=(?:vso|teamcity)?\[)", re.IGNORECASE)
@@ -31,11 +31,11 @@ def survive_odd_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
             if _may_break(stream):
                 stream.flush()
-                is_obeyed = any(map(os.environ.get, _OBEYING)) and not _is_file(stream)
+                is_build_log = any(map(os.environ.get, _BUILD_SERVERS)) and not _is_file(stream)
                 setattr(
                     sys,
                     name,
-                    (_Log if is_obeyed else io.TextIOWrapper)(
+                    (_BuildLog if is_build_log else io.TextIOWrapper)(
                         io.BufferedWriter(_Pipe(stream.fileno(), "w", closefd=False)),
                         encoding=stream.encoding,
                         errors=stream.errors,
@@ -68,8 +68,8 @@ def lost_output() -> str | None:
 
 def write_commands(text: str, stream: TextIO) -> None:
     """Write our own commands to a build server, such as annotations."""
-    if isinstance(stream, _Log):
-        super(_Log, stream).write(text)
+    if isinstance(stream, _BuildLog):
+        super(_BuildLog, stream).write(text)
     else:
         stream.write(text)
 
@@ -85,7 +85,7 @@ def _may_break(stream: TextIO) -> bool:
         return False
 
 
-class _Log(io.TextIOWrapper):
+class _BuildLog(io.TextIOWrapper):
     """A log in which a build server looks for commands; those in what is written have an escape, as in JSON."""
 
     def write(self, text: str, /) -> int:

@@ -267,7 +267,7 @@ class LikelyMistakes(Struct):
         if file not in self._real_paths:
             self._real_paths[file] = str(Path(file).resolve())
         real = self._real_paths[file]
-        mark = hash((test.description, *map(str, test.vars.items())))
+        mark = hash((test.description, *test.vars, *map(str, test.vars.values())))
         first = self._first_rows.get(real)
         if first is None:
             self._first_rows[real] = mark, test.place.value()

@@ -18,11 +18,11 @@ from geval_cli.templating.js_text import js_json
 _PLACEHOLDER = re.compile(
     r"\{\{\s*(?P<name>prompt|messages|vars(?:\.[A-Za-z_]\w*)+)\s*(?:\|\s*(?:dump|tojson|safe)\s*)?\}\}"
 )
-_LIKE_A_PLACE = compile_later(r"\{\{[^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*\}\}")
+_LIKE_A_PLACEHOLDER = compile_later(r"\{\{[^{}]*(?:(?:\{(?!\{)|\}(?!\}))[^{}]*)*\}\}")
 _A_NAME = compile_later(r"\{\{-?\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\s*-?\}\}")
 _VARS = "vars."
 _ESCAPED = compile_later(r"\\.")
-_KNOWN_PLACES = (
+_KNOWN_PLACEHOLDERS = (
     "write {{ prompt }}, {{ messages }} or {{ vars.NAME }}; for anything else, use a Python provider"
 )
 
@@ -92,17 +92,19 @@ def has_place(template: Any, *names: str) -> bool:
     return any(not names or name in names for name in _names(template))
 
 
-def unknown_place(template: Any, *, is_name: bool = False) -> tuple[str, str] | None:
+def unknown_placeholder(template: Any, *, is_name: bool = False) -> tuple[str, str] | None:
     """Return the first `{{ ... }}` that is not replaced, and a hint; None if there is none.
 
     With `is_name` it must be a name alone: commands may have other templates, such as `--format {{.Names}}`.
     """
     for text in _texts(template):
-        for found in _LIKE_A_PLACE.finditer(text):
+        for found in _LIKE_A_PLACEHOLDER.finditer(text):
             name = _A_NAME.fullmatch(found[0])
             if not _PLACEHOLDER.fullmatch(found[0]) and (name or not is_name):
                 hint = (
-                    f"write `{{{{ vars.{name[1]} }}}}` for a variable of the tests" if name else _KNOWN_PLACES
+                    f"write `{{{{ vars.{name[1]} }}}}` for a variable of the tests"
+                    if name
+                    else _KNOWN_PLACEHOLDERS
                 )
                 return found[0], hint
     return None

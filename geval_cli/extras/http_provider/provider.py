@@ -32,7 +32,7 @@ from geval_cli.extras.http_provider.placeholders import (
     names_in,
     parse_path,
     problems_of,
-    unknown_place,
+    unknown_placeholder,
     variables_in,
 )
 from geval_cli.json_codec import decode_json
@@ -278,26 +278,26 @@ def _refuse_text(reply: HttpResponse, context: CallContext, *, may_be_page: bool
     kind, start = reply.headers.get("content-type", "").lower(), reply.body.lstrip()
     if not start:
         raise response_error("an answer with an empty body", reply, context)
-    _refuse_later(reply, context)
+    _refuse_pending(reply, context)
     if kind.startswith("text/event-stream") or start.startswith(b"data: {"):
-        raise _settled("an event stream instead of an answer", reply, context, _NO_STREAM)
+        raise _final_error("an event stream instead of an answer", reply, context, _NO_STREAM)
     if not may_be_page and start[:15].lower().startswith(_PAGE):
         hint = "check the address and the key; if the page is the answer, write `response_path: (json, text) => text`"
-        raise _settled("HTML instead of an answer", reply, context, hint)
+        raise _final_error("HTML instead of an answer", reply, context, hint)
     if "json" in kind and start.startswith((b"{", b"[")):
         if all(_is_json(line) for line in start.splitlines() if line.strip()):
-            raise _settled("a stream of JSON lines instead of an answer", reply, context, _NO_STREAM)
+            raise _final_error("a stream of JSON lines instead of an answer", reply, context, _NO_STREAM)
         raise response_error("an answer that is not JSON", reply, context)
 
 
-def _refuse_later(reply: HttpResponse, context: CallContext) -> None:
+def _refuse_pending(reply: HttpResponse, context: CallContext) -> None:
     """Raise ProviderResponseError for a reply that only promises an answer."""
     if reply.status == HTTPStatus.ACCEPTED:
         hint = "fetch the answer in a Python provider, or have the server wait for it"
-        raise _settled("no answer yet (HTTP 202)", reply, context, hint)
+        raise _final_error("no answer yet (HTTP 202)", reply, context, hint)
 
 
-def _settled(what: str, reply: HttpResponse, context: CallContext, hint: str) -> ProviderResponseError:
+def _final_error(what: str, reply: HttpResponse, context: CallContext, hint: str) -> ProviderResponseError:
     """Return the error for a reply that would be the same, and cost the same, if the request were sent again."""
     error = response_error(what, reply, context)
     error.is_retryable, error.hint = False, hint
@@ -314,7 +314,7 @@ def _is_json(line: bytes) -> bool:
 
 def _refuse_failure(value: Any, reply: HttpResponse, context: CallContext) -> None:
     """Raise ProviderResponseError for JSON without an answer in any usual place that reports a failure."""
-    _refuse_later(reply, context)
+    _refuse_pending(reply, context)
     if "problem+json" in reply.headers.get("content-type", ""):
         raise response_error("an error instead of an answer", reply, context)
     for part in value if isinstance(value, list) else [value]:
@@ -591,7 +591,7 @@ def _template_problems(source: ProviderSource) -> Iterator[Problem]:
             hint = "templates are allowed here only in promptfoo configs"
             yield source.problem(f"`method` must be one of {', '.join(METHODS)}", key="method", hint=hint)
         for key in (None, "url", "headers", "query_params", "queryParams", "body"):
-            unknown = unknown_place(source.spec.id if key is None else source.spec.config.get(key))
+            unknown = unknown_placeholder(source.spec.id if key is None else source.spec.config.get(key))
             if unknown is not None:
                 message = f"`{unknown[0]}` would be sent as it is written"
                 yield source.problem(message, key=key, hint=unknown[1])

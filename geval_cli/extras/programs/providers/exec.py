@@ -17,7 +17,7 @@ from geval_cli.errors import Problem, ProviderRequestError, ProviderUnavailableE
 from geval_cli.extras.http_provider.placeholders import (
     PlaceholderValues,
     has_place,
-    unknown_place,
+    unknown_placeholder,
     without_spaces,
 )
 from geval_cli.extras.programs.providers.base import (
@@ -179,7 +179,7 @@ def check(source: ProviderSource) -> list[Problem]:
     if not command:
         hint = "write it after the colon: `exec:./answer.sh --short`"
         problems.append(source.problem("the exec provider has no command", hint=hint))
-    unknown = None if source.rules.tells_programs else unknown_place(source.name, is_name=True)
+    unknown = None if source.rules.tells_programs else unknown_placeholder(source.name, is_name=True)
     if unknown is not None:
         message = f"`{unknown[0]}` would be passed as it is written"
         problems.append(source.problem(message, hint=unknown[1]))
