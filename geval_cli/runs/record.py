@@ -19,7 +19,7 @@ from geval_cli.judge.prompt import prompt_version
 from geval_cli.patterns import compile_later
 from geval_cli.records import SHORT_COMMIT, STOPPED, GitState, RunRecord, RunStatus
 from geval_cli.runs.requests import PreparedRun
-from geval_cli.runs.resume import ResumedRun, fingerprint
+from geval_cli.runs.resume import GIVEN, REPEATED, ResumedRun, fingerprint
 from geval_cli.source.access import Access, open_regular
 from geval_cli.source.command import ScriptError, run_command
 from geval_cli.source.files import FILE_PART, digest_of
@@ -88,7 +88,8 @@ def begun_run(prepared: PreparedRun, resumed: ResumedRun | None) -> tuple[RunRec
         judged_from=None if prepared.request.judged is None else prepared.request.judged.run.id,
         files=files,
     )
-    return run, RunOrigin(config_file(suite.path), prepared.total, covered)
+    given = {name: getattr(prepared.request, name) for name in REPEATED}
+    return run, RunOrigin(config_file(suite.path), prepared.total, {**covered, GIVEN: given})
 
 
 def ended_run(run: RunRecord, status: RunStatus, *, lasted_s: float, notices: Iterable[str]) -> RunRecord:

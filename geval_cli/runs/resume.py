@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import groupby
-from typing import Any
 
 from msgspec import Struct
 
@@ -18,11 +17,10 @@ from geval_cli.errors import UsageError
 from geval_cli.gateway.budget import beyond, combined, larger
 from geval_cli.judge.prompt import prompt_version
 from geval_cli.records import CaseResult, JsonValue, Role, RunRecord, RunStatus, Status, Usage
-from geval_cli.runs.options import DECIDED, RunOptions, declared_options, default_of
+from geval_cli.runs.options import DECIDED, declared_options, default_of
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.source.files import CONFIG_PART, FILE_PART, OVERRIDES_PART, ROWS_PART, digest_of
 from geval_cli.source.secrets import is_secret_name, mask_bare
-from geval_cli.specs.dialect import Dialect
 from geval_cli.store.runs import RunStore, StoredRun, config_file
 
 _CHANGES_SHOWN = 12
@@ -30,8 +28,25 @@ _SHOWN_VALUE = 60
 _VARIABLES = "variables"
 """The option that has a part of the fingerprint to itself."""
 
-_ONLY = "tests by number"
+ONLY = "tests by number"
 """A selection of tests that is not made by an option: pytest's."""
+
+GIVEN = "given"
+REPEATED = (
+    *(
+        "merge",
+        "batch",
+        "batch_judge",
+        "max_concurrency",
+        "fail_fast",
+        "is_locked",
+        "allows_empty",
+        "untrusted",
+    ),
+    *("untrusted_strict", "fail_under", "baseline", "margins", "max_errors"),
+    *("max_cost", "max_requests", "reads_cache", "is_offline", "cache_ttl"),
+)
+"""Fields of options that decide no results, but the verdict, what may be spent or what a config may do."""
 
 _JUDGED, _LOCK = "judged", "lock"
 _SUITE, _OPTIONS, _VARS, _PROMPTS = "suite", "options", "vars", "judge_prompts"
@@ -214,33 +229,8 @@ def deciding_options(request: RunRequest, found: Mapping[str, JsonValue]) -> dic
             is_pairs = isinstance(value, tuple)
             written[option.name] = [f"{name}={text}" for name, text in value] if is_pairs else value
     if request.only is not None:
-        written[_ONLY] = _hash(map(str, request.only))
+        written[ONLY] = _hash(map(str, request.only))
     return written
-
-
-def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
-    """Return the options that decided the results of the run with this fingerprint, to request the same again.
-
-    Raises:
-        UsageError: its tests were selected by a list of which only a hash is kept.
-    """
-    written = covered.get(_OPTIONS) or {}
-    values: dict[str, Any] = {_VARIABLES: dict(covered.get(_VARS) or {})}
-    for field, option in declared_options(RunOptions):
-        value = written.get(option.name)
-        if option.decides_results and value is not None:
-            if field.name == "dialect":
-                values[field.name] = Dialect(value)
-            else:
-                values[field.name] = (
-                    tuple(tuple(pair.split("=", 1)) for pair in value) if isinstance(value, list) else value
-                )
-    if "filter_failing" in values or _ONLY in written:
-        hint = "select them again in a terminal, with `geval run --filter-failing RUN`"
-        raise UsageError(
-            "this run had only some of its suite's tests, and which ones was not recorded", hint=hint
-        )
-    return RunOptions(**values)
 
 
 def _hash(fingerprints: Iterable[str]) -> str:

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from geval_cli.errors import UsageError
+from geval_cli.extras.web.live_runs import options_of
 from geval_cli.runs.options import RunOptions, declared_options
 from geval_cli.runs.requests import RunRequest
-from geval_cli.runs.resume import changes, deciding_options, options_of
+from geval_cli.runs.resume import GIVEN, REPEATED, changes, deciding_options
 from geval_cli.specs.dialect import Dialect
 
 
@@ -78,6 +79,32 @@ def test_the_options_of_a_run_are_found_again_in_its_fingerprint() -> None:
             assert getattr(found, field.name) == getattr(request, field.name), field.name
     assert type(found.dialect) is Dialect
     assert options_of({}) == RunOptions()
+
+
+OF_ONE_TERMINAL = {
+    *("outputs", "is_verbose", "shows_progress", "log_file", "otel", "tags", "plan", "watch", "waits"),
+    *("workers", "ray", "env_file", "resume_latest", "resume_from", "retry_errors", "cache_folder", "home"),
+}
+"""Options that a repeated run does without: they change neither its results and verdict nor what it may cost."""
+
+
+def test_a_repeated_run_has_every_option_that_its_results_verdict_and_cost_depend_on() -> None:
+    options = dict(declared_options(RunOptions))
+    deciding = {field.name for field, option in options.items() if option.decides_results}
+    assert deciding | set(REPEATED) | OF_ONE_TERMINAL == {field.name for field in options}
+    assert not set(REPEATED) & (deciding | OF_ONE_TERMINAL)
+    given = {name: getattr(RunOptions(), name) for name in REPEATED}
+    assert options_of({GIVEN: given}) == RunOptions()
+    chosen = {"fail_under": 0.9, "margins": ("score=0.1", "0.05"), "max_cost": 0.5, "max_requests": 0}
+    chosen |= {"baseline": "latest", "reads_cache": False, "is_offline": True, "batch": True}
+    found = options_of(json.loads(json.dumps({GIVEN: {**given, **chosen}})))
+    assert found == RunOptions(**chosen)
+    assert options_of({GIVEN: {"an option that is gone": 1}}) == RunOptions()
+
+
+def test_a_run_of_several_configs_is_not_repeated_as_one_of_the_first() -> None:
+    with pytest.raises(UsageError, match="merged several configs"):
+        options_of({GIVEN: {"merge": True}})
 
 
 @pytest.mark.parametrize("chosen", [{"failing": ("a test",)}, {"only": (0, 2)}], ids=["failing", "by number"])

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -25,13 +25,14 @@ from geval_cli.extras.run_pages import RunPages
 from geval_cli.extras.web.config_code import runs_code
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.settings import ServerSettings, served_config
-from geval_cli.records import CaseResult, RunRecord, RunStatus, RunSummary, Status, to_json
+from geval_cli.records import CaseResult, JsonValue, RunRecord, RunStatus, RunSummary, Status, to_json
 from geval_cli.report.case_view import case_reason
 from geval_cli.runs.evaluate import run_evaluation
-from geval_cli.runs.options import RunOptions, values_of
+from geval_cli.runs.options import RunOptions, declared_options, values_of
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import PreparedRun, RunRequest
-from geval_cli.runs.resume import ResumedRun, options_of, resume_run
+from geval_cli.runs.resume import GIVEN, ONLY, REPEATED, ResumedRun, resume_run
+from geval_cli.specs.dialect import Dialect
 from geval_cli.store.runs import RunStore, StoredRun
 from geval_cli.store.state import State
 
@@ -342,7 +343,10 @@ class LiveRuns:
 
         def request() -> RunRequest:
             again = self._repeated(run, path)
-            return dataclasses.replace(again, resume_from=run.id, retry_errors=retries_errors)
+            # Who resumes a run that stopped at its first failure wants the rest of it.
+            return dataclasses.replace(
+                again, resume_from=run.id, retry_errors=retries_errors, fail_fast=False
+            )
 
         return await self._launch(path, request)
 
@@ -545,6 +549,35 @@ class LiveRuns:
             _log.error(
                 "a run was aborted: %s", error, exc_info=None if isinstance(error, GevalError) else error
             )
+
+
+def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
+    """Return the options of the run with this fingerprint that its results, verdict and cost depend on.
+
+    Raises:
+        UsageError: they are not recorded: its tests were selected by a list of which only a hash is kept, or come from
+            several configs.
+    """
+    written, given = covered.get("options") or {}, covered.get(GIVEN) or {}
+    values: dict[str, Any] = {"variables": dict(covered.get("vars") or {})}
+    for field, option in declared_options(RunOptions):
+        value = written.get(option.name) if option.decides_results else None
+        if field.name in REPEATED and field.name in given:
+            value = given[field.name]
+            value = tuple(value) if isinstance(value, list) else value
+        elif isinstance(value, list):
+            value = tuple(tuple(pair.split("=", 1)) for pair in value)
+        if value is not None:
+            values[field.name] = Dialect(value) if field.name == "dialect" else value
+    if "filter_failing" in values or ONLY in written:
+        hint = "select them again in a terminal, with `geval run --filter-failing RUN`"
+        raise UsageError(
+            "this run had only some of its suite's tests, and which ones was not recorded", hint=hint
+        )
+    if values.get("merge"):
+        hint = "run them again in a terminal, with `geval run --merge`"
+        raise UsageError("this run merged several configs, and which ones was not recorded", hint=hint)
+    return RunOptions(**values)
 
 
 def _is_running(path: Path, run_id: str | None) -> RefusedError:

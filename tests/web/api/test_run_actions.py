@@ -157,6 +157,22 @@ class TestAgain:
         again = ended(server, server.post("/api/runs/latest/again", {}))
         assert server.get(f"/api/runs/{again}").json["summary"]["total"] == 1
 
+    def test_takes_the_gates_and_budget_of_the_command_too(self, asking: RunningServer, model: Model) -> None:
+        """A run that failed by `--fail-under` was green when it was run again, or its errors were redone."""
+        folder = asking.settings.folder
+        bounds = ("--fail-under", "100%", "--max-errors", "1", "--max-requests", "1", "--no-cache", "-j", "1")
+        home = ("--home", str(folder / ".geval"))
+        run_geval("run", "asking.yaml", *bounds, *home, cwd=folder, env=judge_environ(model.server))
+        first = asking.get("/api/runs/latest").json
+        gates = [gate["gate"] for gate in first["summary"]["gates"]]
+        assert gates == ["passed >= 100%", "errors <= 1"]
+        again = ended(asking, asking.post("/api/runs/latest/again", {}))
+        resumed = ended(asking, asking.post(f"/api/runs/{first['run']['id']}/resume", {}))
+        for run_id, requests in ((again, 1), (resumed, 2)):
+            summary = asking.get(f"/api/runs/{run_id}").json["summary"]
+            assert [gate["gate"] for gate in summary["gates"]] == gates
+            assert sum(used["requests"] for used in summary["usage"].values()) == requests
+
     def test_tests_that_are_not_known_any_more_are_not_guessed(self, server: RunningServer) -> None:
         run_to_end(server)
         folder = server.settings.folder

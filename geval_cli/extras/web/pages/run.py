@@ -42,7 +42,7 @@ from geval_cli.extras.run_pages import (
     SortOrder,
 )
 from geval_cli.extras.web.html import render_page
-from geval_cli.extras.web.live_runs import EventJson, LiveRun, brief_of, live_of, runs_of
+from geval_cli.extras.web.live_runs import EventJson, LiveRun, brief_of, live_of, options_of, runs_of
 from geval_cli.extras.web.pages.compare import trends
 from geval_cli.extras.web.pages.routing import (
     PageRoute,
@@ -66,7 +66,6 @@ from geval_cli.report.csv_file import csv_document
 from geval_cli.report.json_file import json_text
 from geval_cli.report.report import RunReport, run_title
 from geval_cli.report.verdict import run_outcome, shown_gates
-from geval_cli.runs.resume import options_of
 from geval_cli.runs.stored import kept_labels_of, load_report
 from geval_cli.source.access import access_in
 from geval_cli.source.media import names_media, read_media
