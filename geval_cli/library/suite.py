@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import CellType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from geval_cli.errors import Problem, UsageError
@@ -255,14 +257,9 @@ class SuiteWriter:
             number += 1
             provider_id = f"function:{name}#{number}"
         self.functions[provider_id] = function
-        # A changed function is recognized by a hash of its code, or of its name if it has no Python code.
-        called = getattr(function, "func", function)  # unwraps a functools.partial
-        code = getattr(called, "__code__", None) or getattr(
-            vars(type(called)).get("__call__"), "__code__", None
-        )
-        self.parts[provider_id] = hashlib.sha256(
-            _name_of(function).encode() if code is None else b"\0".join(_instructions(code))
-        ).hexdigest()
+        # A changed function is recognized by a hash of what it does, or of its name if it has no Python code.
+        facts = b"\0".join(_facts(function, set())) or _name_of(function).encode()
+        self.parts[provider_id] = hashlib.sha256(facts).hexdigest()
         return {"id": provider_id, "label": provider_id.removeprefix("function:")}
 
     def _refuse(self, message: str, path: tuple[str | int, ...], hint: str = "") -> None:
@@ -308,6 +305,59 @@ def _items(value: Any) -> Any:
 def _name_of(function: Any) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return "".join(sign if sign.isalnum() or sign in "_.-" else "" for sign in name) or "function"
+
+
+def _facts(value: Any, seen: set[int]) -> Iterator[bytes]:
+    """Yield what the answers of a function depend on, as far as that can be seen.
+
+    That is its code and default values, the functions of its module and the texts that it uses, what `partial` gives
+    it, and the function that a decorator wraps. Numbers that it uses are left out, since they may be counters.
+    """
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    code = getattr(value, "__code__", None)
+    if code is not None:
+        yield from _instructions(code)
+        yield from _plain([*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).items()])
+        cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=False))
+        used = {name: cell.cell_contents for name, cell in cells.items() if cell != _EMPTY_CELL}
+        used |= {name: value.__globals__[name] for name in _names(code) if name in value.__globals__}
+        for name, item in sorted(used.items()):
+            is_own = name in cells or getattr(item, "__globals__", None) is value.__globals__
+            yield from _plain([item] if isinstance(item, str) else [])
+            yield from _facts(item, seen) if is_own and hasattr(item, "__code__") else ()
+    else:
+        called = vars(type(value)).get("__call__")
+        yield from _facts(called, seen) if hasattr(called, "__code__") else ()
+    if isinstance(value, partial):
+        yield from _facts(value.func, seen)
+        yield from _plain([*value.args, *sorted(value.keywords.items())])
+    if hasattr(value, "__wrapped__"):
+        yield from _facts(value.__wrapped__, seen)
+    is_object = code is None and callable(value)
+    owner = getattr(value, "__self__", value if is_object else None)  # of a method, or what is called itself
+    texts = {} if isinstance(owner, type | ModuleType) else getattr(owner, "__dict__", {})
+    yield from _plain([(name, item) for name, item in sorted(texts.items()) if isinstance(item, str)])
+
+
+_EMPTY_CELL = CellType()
+
+
+def _plain(values: Iterable[Any]) -> Iterator[bytes]:
+    """Yield values whose text is the same in every process."""
+    for value in values:
+        if value is None or isinstance(value, str | int | float):
+            yield repr(value).encode()
+        elif isinstance(value, tuple | list):
+            yield from _plain(value)
+
+
+def _names(code: Any) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if hasattr(constant, "co_code"):
+            yield from _names(constant)
 
 
 def _instructions(code: Any) -> Iterator[bytes]:

@@ -16,6 +16,7 @@ from support.loopback import LoopbackServer, chat_reply
 import geval_cli
 from geval_cli import ConfigError, GEval, RunResult, Suite, TestCase, UsageError, arun, run
 from geval_cli.errors import OutputError
+from geval_cli.library.suite import build_suite
 from geval_cli.records import RunStatus
 
 CONTAINS = {"type": "contains", "value": "14"}
@@ -353,6 +354,76 @@ def test_a_budget_ends_a_run_and_resuming_it_pays_for_the_rest_alone(server: Loo
     assert len(server.requests) == asked  # a second run is answered by the cache
     with pytest.raises(UsageError, match="no unfinished run"):
         run(judged(4), grader="openai:m", resume=True)
+
+
+def _module(code: str) -> Any:
+    """The function `bot` of a cell or file with this code."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names["bot"]
+
+
+def _enclosed(name: str) -> Any:
+    def inner(prompt: str) -> str:
+        return name + prompt
+
+    return inner
+
+
+class _Bot:
+    def __init__(self, model: str) -> None:
+        self.model, self.calls = model, 0
+
+    def __call__(self, prompt: str) -> str:
+        self.calls += 1
+        return self.model + prompt
+
+
+FUNCTIONS: dict[str, Callable[[str], Any]] = {
+    "what partial gives it": lambda model: partial(_Bot.__call__, model),
+    "a keyword of partial": lambda model: partial(bot, prompt=model),
+    "a default value": lambda model: _module(f"def bot(prompt, model={model!r}): return model"),
+    "a default value by keyword": lambda model: _module(f"def bot(prompt, *, model={model!r}): return model"),
+    "a text of its cell": lambda model: _module(f"MODEL = {model!r}\ndef bot(prompt): return MODEL"),
+    "a text of its cell, deep in it": lambda model: _module(
+        f"MODEL = {model!r}\ndef bot(prompt): return [(lambda: MODEL)() for _ in prompt]"
+    ),
+    "a function of its cell": lambda model: _module(
+        f"def ask(prompt): return {model!r} + prompt\ndef bot(prompt): return ask(prompt)"
+    ),
+    "a text around it": _enclosed,
+    "what a decorator wraps": lambda model: _module(
+        "import functools\ndef again(f):\n  @functools.wraps(f)\n  def g(p): return f(p)\n  return g\n"
+        f"@again\ndef bot(prompt): return {model!r}"
+    ),
+    "what a decorator without wraps wraps": lambda model: _module(
+        f"def again(f): return lambda p: f(p)\n@again\ndef bot(prompt): return {model!r}"
+    ),
+    "what is cached": lambda model: _module(
+        f"import functools\n@functools.cache\ndef bot(prompt): return {model!r}"
+    ),
+    "an object that is called": _Bot,
+    "a method": lambda model: _Bot(model).__call__,
+}
+
+
+@pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_a_function_has_changed_if_what_decides_its_answers_has(make: Callable[[str], Any]) -> None:
+    """A resumed run was answered half by one model and half by another."""
+
+    def identity(function: Any) -> Mapping[str, str]:
+        return build_suite(Suite(tests=[{"input": "q"}], providers=[function])).parts
+
+    first = make("gpt-4.1")
+    assert identity(first) == identity(make("gpt-4.1"))
+    assert identity(first) != identity(make("gpt-4.1-mini"))
+
+
+def test_a_function_that_counts_its_calls_has_not_changed() -> None:
+    counting, called = _module("n = 0\ndef bot(prompt):\n  global n\n  n += 1"), _Bot("m")
+    before = [build_suite(Suite(tests=[], providers=[item])).parts for item in (counting, called)]
+    counting("q"), called("q")
+    assert before == [build_suite(Suite(tests=[], providers=[item])).parts for item in (counting, called)]
 
 
 def test_a_run_whose_function_changed_is_not_resumed() -> None:
