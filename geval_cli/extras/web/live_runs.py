@@ -568,7 +568,7 @@ def options_of(covered: Mapping[str, JsonValue]) -> RunOptions:
         elif isinstance(value, list):
             value = tuple(tuple(pair.split("=", 1)) for pair in value)
         if value is not None:
-            values[field.name] = Dialect(value) if field.name == "dialect" else value
+            values[field.name] = Dialect(str(value)) if field.name == "dialect" else value
     if "filter_failing" in values or ONLY in written:
         hint = "select them again in a terminal, with `geval run --filter-failing RUN`"
         raise UsageError(
