@@ -23,7 +23,7 @@ from geval_cli.patterns import compile_later
 from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.redaction import MIN_ECHOED_CHARS
 from geval_cli.records import TEST_TEXTS, JsonValue
-from geval_cli.source.files import is_file_reference
+from geval_cli.source.files import FILE_PREFIX, is_file_reference
 from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
 from geval_cli.source.source_map import KeyPath, SourcePath, format_key_path
 from geval_cli.specs.base import PromptSpec, Spec
@@ -49,6 +49,7 @@ _BRACES = (
 )
 _BRACE_OPENINGS = ("{", "$")
 _NEARLY_FILE = compile_later(r"\s*file:(?:/|\\)*[\w.~-]\S*\.\w+(?::\w+)?\s*", re.IGNORECASE)
+_FILE_WITHIN = compile_later(r"file://([^\s\"'<>{}]+)")
 _UNCLOSED = compile_later(r"(?:\{%[^%]*|\{\{[^}]*)$")
 _WHOLE_VARS = compile_later(
     r"\bvars\b(?!\s*(?:\?\.|\.)\s*(?:get\(\s*['\"])?\w|\s*(?:\?\.)?\[\s*['\"]|['\"]\s*\]\s*(?:\[\s*['\"]|\.get\(\s*['\"]))"
@@ -108,6 +109,7 @@ class LikelyMistakes(Struct):
     _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
     _unclosed: dict[str, Location | None] = field(default_factory=dict)
     _nearly_files: dict[str, Location | None] = field(default_factory=dict)
+    _unread_files: dict[str, tuple[Location | None, bool]] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
     _blank: dict[str, Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
@@ -192,6 +194,7 @@ class LikelyMistakes(Struct):
                 self._note_changed(spec.place, {("value",): value})
         for name, text in test.vars.items():
             self._note_file(text, test.place, "vars", name)
+            self._note_unread_file(test, text, "vars", name)
             self._note_cut(test, text, "vars", name)
         for part, entries in (("vars", test.vars), ("metadata", test.metadata)):
             for name, value in entries.items():
@@ -413,6 +416,11 @@ class LikelyMistakes(Struct):
         for value, location in self._nearly_files.items():
             message = f"`{_short(value)}` itself is used, not the content of a file"
             yield Problem(message, location, "begin it with file://", severity=Severity.WARNING)
+        for reference, (location, is_there) in self._unread_files.items():
+            if is_there:
+                message = f"`{_short(reference)}` itself is used, not the content of the file"
+                hint = "only a whole variable, or an item of a list, is read from a file"
+                yield Problem(message, location, hint, severity=Severity.WARNING)
         if self.plan.suite.rules.template_language != "strict":
             yield from self._of_unclosed()
         for value, location in self._quoted.items():
@@ -577,6 +585,28 @@ class LikelyMistakes(Struct):
             self._nearly_files[value] = (
                 (place.value(*keys) or place.value()) if isinstance(place, SourcePath) else place
             )
+
+    def _note_unread_file(self, test: MergedTest, value: JsonValue, *keys: str | int) -> None:
+        """Record existing files that are named within a mapping or a longer text, where no file is read."""
+        if isinstance(value, list | Mapping):
+            for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+                self._note_unread_file(test, item, *keys, key)
+        elif isinstance(value, str) and FILE_PREFIX in value and isinstance(test.place, SourcePath):
+            for found in _FILE_WITHIN.finditer(value):
+                name, folder = found[1].rstrip(".,;:)"), self.plan.suite.base_dir
+                reference = f"{FILE_PREFIX}{name}"
+                if reference in self._unread_files or len(self._unread_files) >= _NAMES_MAX:
+                    continue
+                try:
+                    is_there = (
+                        not self.plan.suite.access.is_outside(folder / name) and (folder / name).is_file()
+                    )
+                except (OSError, ValueError):  # a name that is too long, or that no file can have
+                    is_there = False
+                self._unread_files[reference] = (
+                    _location(self._home(test, keys[:2]), keys) if is_there else None,
+                    is_there,
+                )
 
     def _note_checks(self, test: MergedTest, value: JsonValue, part: str, name: str) -> None:
         """Record assertions that are data of the test, which is only a matter of two spaces in YAML."""

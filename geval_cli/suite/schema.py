@@ -56,7 +56,8 @@ class TestSpec(Spec):
 
     description: str | None = Field(None, description="A short description of this test.")
     vars: dict[str, Any] = Field(
-        default_factory=dict, description="Variables for templates; file:// reads a text."
+        default_factory=dict,
+        description="Variables for templates; file:// reads a text, also as an item of a list.",
     )
     input: str | None = Field(None, description="The user's message; text or file://.")
     output: Any = Field(

@@ -358,19 +358,29 @@ def _load_texts(fields: Fields, reading: LoadContext) -> None:
     if isinstance(variables, dict) and any(map(_names_content, variables.values())):
         at = fields.child("vars")
         fields.values["vars"] = {
-            key: _content(entry, at.value(key), reading) for key, entry in variables.items()
+            key: _content(entry, at.child(key), reading) for key, entry in variables.items()
         }
 
 
 def _names_content(value: JsonValue) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_names_content, value))
     return is_file_reference(value) or names_media(value) or is_marker(value)
 
 
-def _content(value: JsonValue, location: Location | None, reading: LoadContext) -> JsonValue:
-    """Return a value of a test: the text of the file or the marker of the media that it names, or the value itself."""
+def _content(value: JsonValue, place: SourcePath, reading: LoadContext) -> JsonValue:
+    """Return a value of a test: the text of the file or the marker of the media that it names, or the value itself.
+
+    In lists, this is done for each item.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(
+            _content(item, place.child(index), reading) if _names_content(item) else item
+            for index, item in enumerate(value)
+        )
     if reading.rules.marks_images and (names_media(value) or is_marker(value)):
-        return reading.media(value, location)
-    return reading.text(value, lambda: location)
+        return reading.media(value, place.value())
+    return reading.text(value, place.value)
 
 
 def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[str, Location | None, str]:
@@ -394,22 +404,12 @@ def _no_media(item: JsonValue, kind: str, location: Location | None) -> tuple[st
 
 def _load_field(name: str, fields: Fields, reading: LoadContext) -> None:
     value = fields.values[name]
-    place = fields.child(name)
-    if isinstance(value, tuple):
-        fields.values[name] = tuple(
-            _content(item, place.value(index), reading) if _names_content(item) else item
-            for index, item in enumerate(value)
-        )
-        if any(
-            text is None and item is not None for text, item in zip(fields.values[name], value, strict=True)
-        ):
-            fields.drop(name)
-    elif _names_content(value):
-        text = _content(value, place.value(), reading)
-        if text is None:
-            fields.drop(name)
-        else:
-            fields.values[name] = text
+    if not _names_content(value):
+        return
+    fields.values[name] = content = _content(value, fields.child(name), reading)
+    pairs = zip(content, value, strict=True) if isinstance(value, tuple) else [(content, value)]
+    if any(text is None and item is not None for text, item in pairs):
+        fields.drop(name)
 
 
 PROFILE = "profile"

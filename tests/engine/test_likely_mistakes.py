@@ -778,3 +778,28 @@ def test_each_of_several_dimensions_is_looked_at(tmp_path: Path) -> None:
     check = {"type": "g-eval", "dimensions": ["fluency", "relevance"]}
     [told] = warnings(tmp_path, **RECORDED, tests=[{"output": "It rained.", "assert": [check]}])
     assert told.startswith("`relevance` compares outputs with a source, which 1 test lacks")
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"note": {"a": {"b": ["file://there.txt"]}}}, "there.txt"),
+        ({"note": {"a": "file://there.txt"}}, "there.txt"),
+        ({"note": "see file://there.txt, and answer"}, "there.txt"),
+        ({"note": ["see file://photo.png", "see file://photo.png"]}, "photo.png"),
+        ({"note": "file://there.txt"}, None),
+        ({"note": ["file://there.txt"]}, None),
+        ({"note": ["see file://other.txt", "a file://", "a file://" + "x" * 5000, "a file://a\0b"]}, None),
+    ],
+)
+def test_a_file_that_is_named_where_none_is_read_is_told(
+    variables: dict[str, object], named: str | None, tmp_path: Path
+) -> None:
+    for name in ("there.txt", "photo.png"):
+        (tmp_path / name).write_text("text", encoding="utf-8")
+    tests = [{"vars": {"q": "x", **variables}, "assert": [USED]}] * 2
+    said = [
+        line for line in warnings(tmp_path, prompts=["{{ q }} {{ note }}"], tests=tests) if "itself" in line
+    ]
+    assert said == [] if named is None else len(said) == 1
+    assert all(f"`file://{named}` itself is used, not the content of the file" in line for line in said)

@@ -145,7 +145,9 @@ JUDGED = "{type: g-eval, criteria: x, provider: scripted:r.yaml}"
     ("config", "rows"),
     [
         ("prompts: x\ntests: [{vars: {a: file://v.txt}}]", ""),
+        ("prompts: x\ntests: [{vars: {a: [b, file://v.txt]}}]", ""),
         ("prompts: x\ntests: file://t.yaml", "- vars: {a: file://v.txt}"),
+        ("prompts: x\ntests: file://t.yaml", "- vars: {a: [[file://v.txt]]}"),
         (f"prompts: x\ntests: file://t.yaml\ndefaultTest: {{assert: [{JUDGED}]}}", "- {}"),
         ("prompts: x\ntests: file://t.yaml", f"- assert: [{JUDGED}]"),
         ("prompts: x\nproviders: file://f.py:ask\ntests: [{}]", ""),
@@ -160,6 +162,31 @@ def test_the_digest_covers_files_wherever_they_are_named(tmp_path: Path, config:
             write(tmp_path, content, name)
         digests.add(digest_of(tmp_path, config))
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [
+        ("prompts: x\ntests: [{vars: {a: [b, file://v.txt]}}]", ""),
+        ("prompts: x\ndefaultTest: {vars: {a: [b, file://v.txt]}}\ntests: [{}]", ""),
+        ("prompts: x\ntests: file://t.yaml", "- vars: {a: [b, file://v.txt]}"),
+        ("prompts: x\ntests: file://t.jsonl", '{"vars": {"a": ["b", "file://v.txt"]}}'),
+    ],
+)
+def test_files_in_the_list_of_a_variable_are_read(tmp_path: Path, config: str, rows: str) -> None:
+    for name in ("t.yaml", "t.jsonl"):
+        write(tmp_path, rows, name)
+    write(tmp_path, "content\n", "v.txt")
+    path = write(tmp_path, config)
+    assert [test.vars["a"] for test in open_suite(path, env={}).suite.tests] == [["b", "content"]]
+    (tmp_path / "v.txt").unlink()
+    opened = open_suite(path, env={})
+    problems = list(opened.problems)
+    if not problems:  # those of tests are found when these are read
+        with pytest.raises(ConfigError) as raised:
+            list(opened.suite.tests)
+        problems = raised.value.problems
+    assert [problem.message[:16] for problem in problems] == ["there is no file"]
 
 
 @pytest.mark.parametrize(
