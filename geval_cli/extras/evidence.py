@@ -7,7 +7,9 @@ from itertools import compress
 from typing import NamedTuple
 
 from msgspec import Struct, field
+from rich.cells import cell_len
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.text import Text
 
 from geval_cli.metrics import WORST_FIRST
@@ -76,6 +78,8 @@ from geval_cli.report.verdict import (
 from geval_cli.statistics.intervals import RunningMean
 
 _LABEL_WIDTH = len("output  ")
+_ROOM_MIN = 20
+"""With less room than this, lines are printed with a smaller margin."""
 _NAMED_MAX = 12
 _IN_FULL, _CASE_LINES_MAX = 1, 10
 _FEW = 4
@@ -394,9 +398,19 @@ class CasePrinter:
         self._print_block(label, clipped_lines(text, **self._shown.reason._asdict()), indent=indent)
 
     def _print_block(self, label: str, lines: list[str], *, indent: int, style: str = "") -> None:
+        console = self._console
+        margin = " " * (indent + _LABEL_WIDTH)
+        room = console.width - len(margin) - 1
+        # rich takes too long for each of a million lines, so those that need neither wrapping nor style pass it by.
+        plain: list[str] = []
         for position, line in enumerate(lines):
+            if position and not style and room >= _ROOM_MIN and line.isprintable() and cell_len(line) <= room:
+                plain.append(f"{margin}{line}".rstrip())
+                continue
+            _print_plain(plain, console)
             head = _label(label if position == 0 else "")
-            print_hanging(head, Text(line or " ", style=style), self._console, indent=indent)
+            print_hanging(head, Text(line or " ", style=style), console, indent=indent)
+        _print_plain(plain, console)
 
 
 def print_test(
@@ -415,6 +429,13 @@ def print_test(
         Limit(12, 900) if is_alone else Limit(5, 360), Limit(4, 500), step_width=160, is_verbose=is_alone
     )
     CasePrinter(report, console, shown).print_answers(results)
+
+
+def _print_plain(lines: list[str], console: Console) -> None:
+    """Print lines as they are, and empty the list."""
+    if lines:
+        console.print(Segments([Segment("\n".join([*lines, ""]))]), crop=False)
+        lines.clear()
 
 
 def _label(text: str) -> Text:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
 from support.sample_run import COLUMNS, RUN, console_of, make_case, make_judged, make_report
 
 from geval_cli.engine.columns import with_columns
@@ -35,8 +36,10 @@ from geval_cli.records import (
     Usage,
 )
 from geval_cli.report.case_view import AssertionView, CaseView, score_text
+from geval_cli.report.console import print_hanging
 from geval_cli.report.failures import FailedTests
 from geval_cli.report.report import informative_metrics, write_results_file
+from geval_cli.report.sanitize import sanitize
 from geval_cli.report.terminal import print_answer
 from geval_cli.report.verdict import cell_verdict, signs_of
 
@@ -95,6 +98,48 @@ def test_every_file_says_why(tmp_path: Path) -> None:
     stream = io.StringIO()
     CasePrinter(report, console_of(stream, 100), UNCUT).print_entry(ShownCase(case))
     assert "0.40, a required item is missing" in stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [20, 34, 35, 40, 60, 100])
+def test_lines_that_fit_are_printed_together_exactly_as_one_by_one(width: int) -> None:
+    lines = [
+        "",
+        "a",
+        " indented  ",
+        "x" * 47,
+        "x" * 48,
+        "x" * 49,
+        "word " * 30,
+        "中" * 24,
+        "cafe\u0301",
+        "14 s",
+    ]
+    lines += [
+        "   ",
+        "[b]no markup[/b]",
+        ":smile:",
+        "x" * 88,
+        "x" * 89,
+        "\x1b[31m",
+        "👨‍👩‍👧",
+        "10 ms " * 9,
+        "end",
+    ]
+    one_by_one, together = io.StringIO(), io.StringIO()
+    for line in [line for line in lines for _ in range(3)]:
+        print_hanging(Text(" " * 8), Text(sanitize(line)), console_of(one_by_one, width), indent=3)
+    case = make_case(0, COLUMNS[0], P, output="\n".join(line for line in ["first", *lines] for _ in range(3)))
+    CasePrinter(make_report(), console_of(together, width), UNCUT).print_entry(ShownCase(case))
+    assert one_by_one.getvalue() in together.getvalue()
+
+
+def test_a_hundred_thousand_short_lines_are_printed_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = console_of(io.StringIO(), 100)
+    prints: list[object] = []
+    monkeypatch.setattr(console, "print", lambda *args, **_: prints.append(args))
+    case = make_case(0, COLUMNS[0], P, output="a\n" * 100_000)
+    CasePrinter(make_report(), console, UNCUT).print_entry(ShownCase(case))
+    assert len(prints) < 30
 
 
 def test_every_place_names_the_assertion_that_failed_a_case_by_most(tmp_path: Path) -> None:
