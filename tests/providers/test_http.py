@@ -261,13 +261,25 @@ def test_a_text_is_read_in_the_charset_that_the_server_names(
             Reply(body=b'{"title": "no"}', headers={"content-type": "application/problem+json"}),
             "sent an error instead of an answer",
         ),
+        *(
+            (Reply(body=body), "sent JSON with nothing but `")
+            for body in (
+                {"status": "queued"},
+                {"id": "job-1", "status": "IN_PROGRESS", "created_at": 1, "eta": None},
+                {"state": "running", "jobId": 7},
+                {"detail": "Not Found"},
+                {"message": "Forbidden"},
+                {"message": "ok", "data": {}, "errors": [], "success": True},
+                {"type": "about:blank", "title": "Bad Gateway", "statusCode": 200},
+            )
+        ),
     ],
 )
 def test_what_holds_no_answer_is_an_error(reply: Reply, message: str) -> None:
     with pytest.raises(ProviderResponseError) as caught:
         said_to(reply)
     assert message in str(caught.value)
-    is_settled = any(word in message for word in ("stream", "202", "HTML"))
+    is_settled = any(word in message for word in ("stream", "202", "HTML", "nothing but"))
     assert caught.value.is_retryable is not is_settled, "it would come, and be paid for, five times"
 
 
@@ -281,10 +293,27 @@ def test_what_holds_no_answer_is_an_error(reply: Reply, message: str) -> None:
         (Reply(body={"status": "pending", "action": "refund"}), '{"status": "pending", "action": "refund"}'),
         (Reply(body={"statusCode": 200, "body": "yes"}), '{"statusCode": 200, "body": "yes"}'),
         (Reply(body=[1, 2]), "[1, 2]"),
+        *(
+            (Reply(body=body), json.dumps(body))
+            for body in (
+                {"message": {"role": "assistant", "content": "Hi"}},
+                {"message": "done", "data": {"city": "Oslo"}},
+                {"detail": "blue", "label": "spam"},
+                {"id": 1, "type": "refund"},
+                {},
+            )
+        ),
     ],
 )
 def test_what_may_be_an_answer_is_one(reply: Reply, text: str) -> None:
     assert json_or_text(said_to(reply)) == json_or_text(text)
+
+
+def test_a_reply_of_remarks_is_an_answer_where_the_hint_says() -> None:
+    with pytest.raises(ProviderResponseError) as caught:
+        exchange({}, {"status": "done", "message": "Hello"})
+    assert caught.value.hint == "if the answer is there, write `response_path: message`"
+    assert exchange({"response_path": "message"}, {"status": "done", "message": "Hello"})[0].text == "Hello"
 
 
 def json_or_text(text: str) -> Any:

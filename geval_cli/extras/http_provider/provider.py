@@ -269,6 +269,14 @@ _NOWHERE = object()
 # What Amazon's Lambda and others write in place of an answer, with a status of 200.
 _FAILURES = ("errorMessage", "error_message", "errorType", "exception", "faultstring")
 _STATUSES = ("status", "statusCode", "status_code")
+# JSON with these keys alone is a server's remark on the request, not an answer, unless a path names one of them.
+_REMARKS = ("message", "msg", "detail", "details", "reason", "description", "title", "status", "state")
+_BESIDE_REMARKS = {
+    *("id", "instance", "object", "path", "type", "url", "version"),
+    *("code", "success", "ok", "error", "errors", "statusCode", "status_code"),
+    *("job_id", "jobId", "task_id", "taskId", "request_id", "requestId", "trace_id", "traceId"),
+    *("time", "timestamp", "created", "created_at", "createdAt"),
+}
 _PAGE = (b"<!doctype html", b"<html")
 _NO_STREAM = "turn streaming off in `body`, for example with `stream: false`"
 
@@ -324,6 +332,19 @@ def _refuse_failure(value: Any, reply: HttpResponse, context: CallContext) -> No
         is_failure = any(isinstance(status, int) and 400 <= status < 600 for status in statuses)  # noqa: PLR2004
         if is_failure or reports_trouble(part) or any(part.get(name) for name in _FAILURES):
             raise response_error("an error instead of an answer", reply, context)
+    if isinstance(value, dict):
+        _refuse_remarks(value, reply, context)
+
+
+def _refuse_remarks(value: Mapping[str, Any], reply: HttpResponse, context: CallContext) -> None:
+    """Raise ProviderResponseError for JSON that only remarks on the request, such as `{"status": "queued"}`."""
+    said = {name: item for name, item in value.items() if item not in (None, "", [], {})}
+    remarks = [name for name in _REMARKS if isinstance(said.get(name), str)]
+    are_flat = not any(isinstance(item, list | dict) for item in said.values())
+    if remarks and are_flat and said.keys() <= _BESIDE_REMARKS.union(_REMARKS):
+        what = f"JSON with nothing but {', '.join(f'`{name}`' for name in list(said)[:4])}"
+        hint = f"if the answer is there, write `response_path: {remarks[0]}`"
+        raise _final_error(what, reply, context, hint)
 
 
 def _known_answer(value: Any) -> Any:
