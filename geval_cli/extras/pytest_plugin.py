@@ -4,6 +4,7 @@ It is loaded in every pytest session if geval is installed, so it imports nothin
 """
 
 import os
+import re
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import suppress
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 ENDINGS = (".geval.yaml", ".geval.yml")
 _USED = "geval_cli.library.testing"  # imported when something is judged
+
+_BUILD_SERVERS = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+"""Variables of build servers that take lines in a log for commands, as in `cli.streams`."""
 
 _item_key: pytest.StashKey[pytest.Item] = pytest.StashKey()
 _results_key: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -126,7 +130,35 @@ def pytest_runtest_makereport(
     broken = item.stash.get(_broken_key, None)
     if broken is not None and call.excinfo is not None and call.excinfo.value is broken:
         vars(report)["geval_broken"] = True
+    if found or broken is not None or item.path.name.endswith(ENDINGS):
+        _escape_commands(report)
     return report
+
+
+def _escape_commands(report: pytest.TestReport) -> None:
+    """Escape commands to a build server, such as `::error::`, in a report: they are a model's words."""
+    if not any(map(os.environ.get, _BUILD_SERVERS)):
+        return
+    told: Any = report.longrepr
+    if isinstance(told, str):
+        report.longrepr = without_commands(told)
+        return
+    alone = getattr(told, "reprtraceback", None), getattr(told, "reprcrash", None)
+    for traceback, crash, *_ in (alone, *getattr(told, "chain", ())):
+        if crash is not None:
+            crash.message = without_commands(crash.message)
+        for entry in getattr(traceback, "reprentries", ()):
+            for part in (entry, getattr(entry, "reprlocals", None)):
+                if part is not None:
+                    part.lines = [without_commands(line) for line in part.lines]
+            if arguments := getattr(entry, "reprfuncargs", None):
+                arguments.args = [(name, without_commands(value)) for name, value in arguments.args]
+
+
+def without_commands(text: str) -> str:
+    """Return `text` with commands to a build server escaped as in JSON, as `cli.streams` writes them."""
+    text = re.sub(r"((?:^|[\r\n])[^\S\r\n]*):(?=:)", r"\1\\u003a", text)
+    return re.sub(r"##(?=(?:vso|teamcity)?\[)", r"#\\u0023", text, flags=re.IGNORECASE)
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
@@ -151,8 +183,10 @@ class _SessionStore:
         self._run: SessionRun | None = None
         self._has_notes = False
 
-    @pytest.hookimpl
+    @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and getattr(report, "geval_broken", False):
+            self._show_as_error(report)
         found = getattr(report, "geval_results", None)
         if not found:
             return
@@ -162,6 +196,18 @@ class _SessionStore:
             self._run = begin_session(self._config)
         for text in found:
             self._run.add(read_result(text))
+
+    def _show_as_error(self, report: pytest.TestReport) -> None:
+        """Turn the failure that --junitxml has just noted into an error, as the terminal shows it."""
+        with suppress(ImportError, AttributeError, KeyError):  # pytest has no public way to do it
+            from _pytest.junitxml import xml_key
+
+            xml: Any = self._config.stash[xml_key]
+            for node in xml.node_reporter(report).nodes:
+                if node.tag == "failure":
+                    node.tag = "error"
+                    xml.stats["failure"] -= 1
+                    xml.stats["error"] += 1
 
     @pytest.hookimpl
     def pytest_sessionfinish(self, exitstatus: int) -> None:

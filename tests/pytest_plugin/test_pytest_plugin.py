@@ -1,5 +1,6 @@
 """The plugin in real sessions of pytest, in a project of its own, with a judge on loopback."""
 
+import io
 import re
 import signal
 import subprocess
@@ -8,12 +9,15 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from support.geval_command import Finished, clean_environment, run_pytest, start_pytest
 from support.judge_server import judge_sensibly, prompt_text
 from support.loopback import LoopbackServer, Reply, chat_reply
 
+from geval_cli.cli.streams import _BuildLog
+from geval_cli.extras.pytest_plugin import without_commands
 from geval_cli.records import Role, RunStatus
 from geval_cli.store.runs import RunStore, StoredRun
 
@@ -401,6 +405,64 @@ def test_a_session_that_does_not_use_it_loads_nothing(
     assert [item.value for item in entry_points(group="pytest11", name="geval")] == [
         "geval_cli.extras.pytest_plugin"
     ]
+
+
+HOSTILE = """\
+import pytest
+SAID = "hi\\n::set-env name=X::1\\n##" + "vso[task.setvariable x]y\\r  ::error::forged\\n##" + "[error]x"
+def test_failed(geval): geval.check(SAID, {"type": "contains", "value": "zzz"})
+def test_own(geval):
+    said = SAID
+    assert geval.check(said, {"type": "not-contains", "value": "zzz"}).score == 0, said
+def test_broken(geval): geval.check("broken", input=SAID, criteria="Is it polite?")
+@pytest.fixture
+def judged(geval, given=SAID): geval.check("broken", criteria="Is it polite?")
+def test_broken_before(judged): pass
+"""
+HOSTILE_SUITE = """\
+prompts: ["{{ x }}"]
+providers: [echo]
+tests: [{vars: {x: "q\\n::set-env name=X::1\\n##vso[a]b"}, assert: [{type: contains, value: zzz}]}]
+"""
+
+
+@pytest.mark.parametrize("options", [("-l",), ("--tb=native",), ("-p", "xdist", "-n", "1")])
+def test_a_build_server_finds_no_command_in_what_a_model_said_and_its_file_knows_errors_from_failures(
+    project: Path, server: LoopbackServer, options: tuple[str, ...]
+) -> None:
+    (project / "test_hostile.py").write_text(HOSTILE, encoding="utf-8")
+    (project / "hostile.geval.yaml").write_text(HOSTILE_SUITE, encoding="utf-8")
+    session = Session(project, server)
+    session.env |= {"TF_BUILD": "true", "CI": "true"}
+    found = session.run("test_hostile.py", "hostile.geval.yaml", "--junitxml=found.xml", *options)
+    assert "task.setvariable" in found.stdout
+    assert not re.findall(r"^\s*::.*|##(?:vso|teamcity)?\[.*", found.stdout, re.MULTILINE)
+    [suite] = ElementTree.parse(project / "found.xml").getroot()
+    assert (suite.get("errors"), suite.get("failures")) == ("2", "3")
+    assert {case.get("name"): case[0].tag for case in suite} == {
+        **dict.fromkeys(("test_failed", "test_own", "test 1"), "failure"),
+        **dict.fromkeys(("test_broken", "test_broken_before"), "error"),
+    }
+
+
+def test_the_plugin_escapes_what_the_commands_escape() -> None:
+    for text in (
+        "::a::b",
+        "x\n \t::a",
+        "a ::b",
+        "##[x",
+        "a##VSO[b",
+        "##teamcity[c",
+        "##x[",
+        "std::a",
+        "a\r::b",
+        ":::",
+    ):
+        stream = io.BytesIO()
+        log = _BuildLog(stream, encoding="utf-8", newline="")
+        log.write(text)
+        log.flush()
+        assert without_commands(text) == stream.getvalue().decode()
 
 
 def test_a_test_does_not_pass_by_some_of_its_cases_when_the_money_ends_before_the_others(
