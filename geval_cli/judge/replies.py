@@ -129,10 +129,29 @@ _SUPPOSED = compile_later(
     re.IGNORECASE,
 )
 _DENIES = compile_later(r"\b(?:no|wrong|incorrect|invalid|reject\w*|void|errors?)\b", re.IGNORECASE)
+# The same as REFUSES in other languages. A word between "cannot" and "rate", such as "higher", makes it a rating.
+_REFUSES_ELSEWHERE = (
+    r"(?:(?:sorry|(?:es )?tut mir (?:sehr )?leid|entschuldigung|leider|het spijt me|helaas|(?:je suis )?désolée?"
+    r"|malheureusement|lo siento|lamentablemente|desculpe|lamento|sinto muito|infelizmente|mi dispiace|purtroppo"
+    r"|很?抱歉|对不起|對不起|申し訳(?:あり|ござい)ませんが?|すみませんが?|죄송합니다만?|죄송하지만)\W*"
+    r"(?:(?:aber|maar|mais|pero|mas|ma)\b\W*)?)?"
+    r"(?:(?:(?:ich kann|kann ich)\b[^.!?,\n]{0,40}\bnicht (?:bewerten|beurteilen|einschätzen|evaluieren|helfen)"
+    r"|(?:ik kan|kan ik)\b[^.!?,\n]{0,40}\bniet (?:beoordelen|evalueren|helpen)"
+    r"|(?:je (?:ne )?(?:peux|puis|suis)(?: pas| incapable)(?: en mesure)?|il m['\u2019]est impossible)"
+    r"(?: de)?(?: d['\u2019]| )(?:évaluer|noter|juger|vous aider)"
+    r"|no (?:puedo|es posible) (?:evaluar|calificar|puntuar|juzgar|ayudar)\w*"
+    r"|não (?:posso|consigo) (?:avaliar|pontuar|julgar|classificar|ajudar)"
+    r"|non (?:posso|riesco a) (?:valutare|giudicare|aiutar\w*)"
+    r"|(?:\u044f )?\u043d\u0435 \u043c\u043e\u0433\u0443 \u043e\u0446\u0435\u043d\u0438\u0442\u044c)\b"
+    r"(?![^.!?\n]{0,60}\b(?:höher|besser|hoger|beter|plus|mieux|más|mejor|mais|melhor|più|meglio)\b)"
+    r"|我?(?:无法|無法|不能)(?:对[^\uff0c。\n]{0,20})?(?:进行)?(?:评估|评价|评分|打分|评判|評估|評價|評分)"
+    r"|[^。、\n]{0,30}を(?:評価|採点)(?:する)?(?:こと[はが])?でき(?:ません|ない|かね)"
+    r"|[^.\n]{0,30}[을를] (?:평가|채점)할 수 없)"
+)
 # Only where the judge speaks of itself: "the output says that it cannot help" does not match, nor does "I cannot rate
 # it higher".
 REFUSES = compile_later(
-    r"\W*(?:(?:reason(?:ing)?|rationale|explanation|note|however|but|unfortunately)\b\W*){0,2}(?:"
+    r"\W*+(?:(?:reason(?:ing)?|rationale|explanation|note|however|but|unfortunately)\b\W*){0,2}(?:"
     r"(?:i['\u2019]?m sorry|sorry|i apologi[sz]e|as an ai)\b[^.!?]{0,80}\b(?:can\s?not|can['\u2019]?t|unable)\b"
     r"|(?:i (?:can\s?not|can['\u2019]?t|could not|couldn['\u2019]?t)"
     r"|(?:i am |i['\u2019]m |i was )?(?:unable to|not able to)|it is (?:impossible|not possible) to)"
@@ -140,6 +159,7 @@ REFUSES = compile_later(
     r"(?![^.!?\n]{0,60}\b(?:higher|lower|above|below|more|less|better|worse)\b)"
     r"|(?:the|this) (?:output|answer|text|response) (?:can\s?not|can['\u2019]?t|could not) be"
     r" (?:evaluated|rated|judged|assessed|scored|graded)\b(?!\s(?:as|to be|in)\b)"
+    rf"|{_REFUSES_ELSEWHERE}"
     r"|(?P<nothing>no (?:output|answer|text|response) (?:was |is )?(?:provided|given|found)\b)|not rated\b|error:)",
     re.IGNORECASE,
 )
