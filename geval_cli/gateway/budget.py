@@ -363,13 +363,14 @@ class CostReservation:
             raise
         else:
             cost_usd = response.usage.cost_usd
+            # An answer that a filter withheld, free of charge or for an unknown one, does not show what others cost.
+            is_withheld = all(withheld(choice.finish_reason) for choice in response.choices)
             if cost_usd is not None:
-                # An answer that a filter withheld free of charge does not show what others cost.
-                if cost_usd or not all(withheld(choice.finish_reason) for choice in response.choices):
+                if cost_usd or not is_withheld:
                     characters = call.request.characters
                     price.learn(cost_usd, answers=len(response.choices), characters=characters)
                 self._pay_out(call, cost_usd)
-            elif price.answers:
+            elif price.answers or is_withheld:
                 self._pay_out(call, set_aside_usd)
             else:
                 self._budget.give_up(call.provider.label)

@@ -50,6 +50,7 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
         "response_schema",
         "response_mime_type",
         r"output_config(?![.\w])",
+        "(?:generated?|validate)_json",
     ),
     "presence_penalty": ("penalty",),
     "frequency_penalty": ("penalty",),

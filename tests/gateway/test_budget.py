@@ -135,14 +135,16 @@ def test_questions_for_other_answers_are_of_another_kind(world):
     assert budget.cost_usd < 20.0 + 5.0 + 0.01
 
 
-def test_what_a_filter_refuses_for_nothing_is_no_price_of_its_kind(world):
-    refused = ModelResponse((Choice("no", "content_filter"),), Usage(1))
+@pytest.mark.parametrize("cost_usd", [0.0, None])
+def test_what_a_filter_refuses_is_no_price_of_its_kind_and_ends_no_budget(world, cost_usd):
+    refused = ModelResponse((Choice("no", "content_filter"),), Usage(1, cost_usd=cost_usd))
     provider = FakeProvider(
         slowly(world, lambda _: refused if len(provider.requests) == 1 else costing(0.4)(None))
     )
     budget = Budget(max_cost_usd=1.0)
-    ask_many(world, provider, budget, asks(20), max_concurrency=10)
-    assert budget.cost_usd <= 1.0 + 0.4
+    answers = answered(ask_many(world, provider, budget, asks(20), max_concurrency=10))
+    assert 0.8 <= budget.cost_usd <= 1.0 + 0.4
+    assert len(answers) == 1 + round(budget.cost_usd / 0.4)
 
 
 def test_longer_questions_are_expected_to_cost_more(world):

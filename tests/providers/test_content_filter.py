@@ -53,7 +53,8 @@ def test_a_prompt_that_azure_will_not_let_through_is_answered_by_the_filter() ->
 @pytest.mark.parametrize(
     ("vendor", "reply", "cost_usd"),
     [
-        ("azure:d", Reply(400, {}, AZURE_REFUSAL), 0.0),
+        ("openai:m", Reply(400, {}, {"error": {"message": "no", "code": "content_policy_violation"}}), 0.0),
+        ("azure:d", Reply(400, {}, AZURE_REFUSAL), None),  # it charges for the prompt, and names no tokens
         (
             "google:gemini-2.5-flash",
             Reply(
@@ -67,7 +68,7 @@ def test_a_prompt_that_azure_will_not_let_through_is_answered_by_the_filter() ->
     ],
 )
 def test_what_a_filter_took_away_costs_what_was_read_or_nothing(
-    vendor: str, reply: Reply, cost_usd: float
+    vendor: str, reply: Reply, cost_usd: float | None
 ) -> None:
     with LoopbackServer(reply) as server:
         price = {"input": 3, "output": 15}

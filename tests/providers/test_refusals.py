@@ -10,6 +10,7 @@ from geval_cli.errors import (
     ProviderAuthError,
     ProviderRateLimitError,
     ProviderRequestError,
+    ProviderResponseError,
     ProviderUnavailableError,
     UnsupportedParameterError,
 )
@@ -218,6 +219,7 @@ def test_a_web_page_is_not_quoted_in_the_message() -> None:
         (408, "", ProviderUnavailableError),
         (409, "", ProviderUnavailableError),
         (425, "", ProviderUnavailableError),
+        (498, "", ProviderUnavailableError),
         (499, "", ProviderRequestError),
         (500, "", ProviderUnavailableError),
         (501, "", ProviderUnavailableError),
@@ -246,6 +248,11 @@ def test_a_web_page_is_not_quoted_in_the_message() -> None:
             ProviderRequestError,
         ),
         (400, {"error": {"message": "what is a rate_limit_error?"}}, ProviderRequestError),
+        *(
+            (400, {"error": {"message": "Please adjust your prompt.", "code": code}}, ProviderResponseError)
+            for code in ("json_validate_failed", "tool_use_failed", "output_parse_failed")
+        ),
+        (400, {"error": {"message": "what is json_validate_failed?"}}, ProviderRequestError),
         (403, {"error": {"code": "insufficient_quota", "type": "rate_limit_error"}}, ProviderAuthError),
     ],
 )

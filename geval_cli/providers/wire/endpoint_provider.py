@@ -270,7 +270,10 @@ class EndpointProvider:
         choice = filtered_choice(error.body) if request.role is Role.GENERATION else None
         if choice is None:
             return None
-        return ModelResponse((choice,), Usage(1), request_id=error.request_id)  # a refused request is free
+        # A refused request is free, but Azure charges for one that its filter has read, and does not say how much.
+        is_free = self._endpoint.kind != "azure"
+        usage = Usage(1) if is_free else self._endpoint.usage(None, requests=1)
+        return ModelResponse((choice,), usage, request_id=error.request_id)
 
     def _response(
         self,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -15,6 +16,7 @@ from geval_cli.errors import (
     ProviderError,
     ProviderRateLimitError,
     ProviderRequestError,
+    ProviderResponseError,
     ProviderUnavailableError,
     UnknownModelError,
     UnsupportedParameterError,
@@ -138,7 +140,12 @@ _MAY_REFUSE_PARAMETERS = frozenset(
         HTTPStatus.NOT_IMPLEMENTED,
     }
 )
-_PASSING_STATUSES = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY})
+_NO_CAPACITY = 498  # Groq's, for its tier `flex`
+_PASSING_STATUSES = frozenset(
+    {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, _NO_CAPACITY}
+)
+# Groq's codes for what the model wrote: the request is all right, and another answer may be, too.
+_UNUSABLE_ANSWER = compile_later(r"\b(?:json_validate|tool_use|output_parse)_failed\b")
 _OUT_OF_MONEY_CODE = compile_later(
     r"insufficient_(?:quota|balance|credits?|funds)|exceeded_current_quota|billing_", re.IGNORECASE
 )
@@ -239,15 +246,14 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     may_be_limited = not _TOO_LARGE.search(words)
     if may_be_limited and _is_throttled(reply.status, codes):
         return _rate_limit_error(reply, context, now_s)
+    # A judge's schema is given up instead, as a parameter that geval added.
+    if _UNUSABLE_ANSWER.search(codes) and "response_format" not in context.added:
+        return ProviderResponseError(_message(reply, context), **_facts(reply, context))
     if reply.status in _MAY_REFUSE_PARAMETERS:
         parameter = find_unsupported_parameter(text, context.sent_parameters, added=context.added)
         if parameter and (parameter not in context.written or _is_renamed(parameter, words, context)):
             return UnsupportedParameterError(
-                _message(reply, context),
-                parameter=parameter,
-                provider_id=context.provider_id,
-                status=reply.status,
-                body=context.secrets.excerpt(text),
+                _message(reply, context), parameter=parameter, **_facts(reply, context)
             )
         if not parameter and context.written and not _CONTEXT_TOO_LONG.search(text):
             names = context.sent_parameters if isinstance(context.sent_parameters, Mapping) else {}
@@ -264,22 +270,12 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
     if _is_unknown_model(reply.status, codes, words, context):
         similar = similar_model(context.provider_id, context.model)
         guess = f"did you mean `{similar}`? " if similar else ""
-        return UnknownModelError(
-            _message_at(reply, context),
-            provider_id=context.provider_id,
-            status=reply.status,
-            body=context.secrets.excerpt(reply.text),
-            hint=f"{guess}check the model's name and `base_url`; no further request was sent to it",
-        )
+        hint = f"{guess}check the model's name and `base_url`; no further request was sent to it"
+        return UnknownModelError(_message_at(reply, context), hint=hint, **_facts(reply, context))
     if may_be_limited and reply.status == HTTPStatus.TOO_MANY_REQUESTS:
         return _rate_limit_error(reply, context, now_s)
     if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _PASSING_STATUSES:
-        error = ProviderUnavailableError(
-            _message(reply, context),
-            provider_id=context.provider_id,
-            status=reply.status,
-            body=context.secrets.excerpt(reply.text),
-        )
+        error = ProviderUnavailableError(_message(reply, context), **_facts(reply, context))
         error.retry_after_s = retry_after_s(reply, now_s=now_s)
         return error
     hint = ""
@@ -300,13 +296,13 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         hint = "the prompt has more tokens than your per-minute limit: shorten it, or have the limit raised"
     elif _CONTEXT_TOO_LONG.search(reply.text):
         hint = "the prompt is too long for the model: shorten it, or use a model with a larger context"
-    return ProviderRequestError(
-        _message(reply, context),
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-        hint=hint,
-    )
+    return ProviderRequestError(_message(reply, context), hint=hint, **_facts(reply, context))
+
+
+def _facts(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
+    """Return what every error about a refusal holds, as keyword arguments."""
+    body = context.secrets.excerpt(reply.text)
+    return {"provider_id": context.provider_id, "status": reply.status, "body": body}
 
 
 def retry_after_s(reply: HttpResponse, *, now_s: float) -> float | None:
@@ -352,13 +348,8 @@ def _is_throttled(status: int, codes: str) -> bool:
 
 def _rate_limit_error(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderRateLimitError:
     as_limit = HttpResponse(HTTPStatus.TOO_MANY_REQUESTS, reply.headers, reply.body)
-    return ProviderRateLimitError(
-        _message(reply, context),
-        provider_id=context.provider_id,
-        retry_after_s=retry_after_s(as_limit, now_s=now_s),
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-    )
+    wait_s = retry_after_s(as_limit, now_s=now_s)
+    return ProviderRateLimitError(_message(reply, context), retry_after_s=wait_s, **_facts(reply, context))
 
 
 def _message(reply: HttpResponse, context: CallContext) -> str:
@@ -387,13 +378,7 @@ def _auth_error(reply: HttpResponse, context: CallContext, *, is_out_of_money: b
         hint = f"the key came from {context.key_source} and was refused: set a valid one there"
     else:
         hint = f"no key was sent; {context.key_hint}"
-    return ProviderAuthError(
-        _message_at(reply, context),
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-        hint=hint,
-    )
+    return ProviderAuthError(_message_at(reply, context), hint=hint, **_facts(reply, context))
 
 
 _MAY_SAY_NO_MODEL = frozenset(
@@ -452,10 +437,8 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
     said = _message(reply, context).removeprefix(f"{context.provider_id} answered ")
     return ProviderRequestError(
         f"{context.provider_id} refuses `{shown}`{place}: {said}",
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
         hint=f"leave `{parameter}` out, or use a value that this model accepts",
+        **_facts(reply, context),
     )
 
 
