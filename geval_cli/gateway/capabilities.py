@@ -75,6 +75,10 @@ JSON_SCHEMA = "json_schema"
 _REPLACED_BY = {"max_tokens": "max_completion_tokens"}
 _ALWAYS_NEEDED = frozenset({"model", "messages", "n"})  # a refused `n` is handled by the fan-out
 
+# The numbers of tokens that Ollama reads of a prompt that it cuts off without a word: its context, a power of two, or
+# two more than half of it. Its chat API cannot be told another context.
+_CUT_TO = frozenset({*(2**bits for bits in range(11, 18)), *(2**bits + 2 for bits in range(10, 17))})
+
 # What the first call finds out while others wait, besides log-probabilities and the response format.
 _PARAMETERS_FOUND_OUT = frozenset({"temperature", "max_tokens"})
 # A refusal comes before anything is generated, so there is no point in waiting for a long answer to see one. That a
@@ -192,6 +196,12 @@ class CapabilityLayer:
                         raise
                     self._notice(f"{call.provider.label} {finding}")
                 continue
+            read = response.usage.input_tokens
+            if read in _CUT_TO and call.provider.id.startswith("ollama:"):
+                self._notice(
+                    f"{call.provider.label} read exactly {read:,} tokens of a prompt and has probably cut it off: set"
+                    " OLLAMA_CONTEXT_LENGTH to a larger context at the server"
+                )
             dropped = (*dropped, *self._missing_logprobs(call, request, response))
             if not dropped:
                 return response

@@ -5,7 +5,7 @@ from support.fake_provider import FakeProvider, ask
 
 from geval_cli.errors import ProviderTimeoutError, UnsupportedParameterError
 from geval_cli.providers.base import ProviderLimits
-from geval_cli.records import Choice, ModelResponse, TokenLogprob
+from geval_cli.records import Choice, ModelResponse, TokenLogprob, Usage
 
 SCHEMA = {"type": "object"}
 
@@ -40,6 +40,26 @@ def complete(world, provider, *requests):
         return [await gateway.complete(provider, request) for request in requests]
 
     return world.time.run(body())
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "read", "is_told"),
+    [
+        ("ollama:llama3.2", 4096, True),
+        ("ollama:llama3.2", 2050, True),  # half of 4096, and two
+        ("ollama:llama3.2", 131_072, True),
+        ("ollama:llama3.2", 4095, False),
+        ("ollama:llama3.2", 1024, False),
+        ("openai:gpt-4.1", 4096, False),
+    ],
+)
+def test_a_prompt_that_ollama_probably_cut_off_is_told_once(world, provider_id, read, is_told):
+    response = ModelResponse((Choice("fine"),), Usage(1, read, 5))
+    provider = FakeProvider(lambda _: response)
+    provider.id = provider_id
+    complete(world, provider, *(ask(str(number)) for number in range(3)))
+    assert len(set(world.notices)) == is_told
+    assert all(f"exactly {read:,} tokens" in notice for notice in world.notices)
 
 
 def test_a_refused_parameter_is_left_out_remembered_and_told_once(world):

@@ -66,6 +66,15 @@ def test_a_total_tells_of_thoughts_that_are_counted_nowhere_else(
     assert found.output_tokens == output_tokens
 
 
+@pytest.mark.parametrize("seconds", [203, None, 0])
+def test_speech_that_mistral_charges_for_by_the_minute_has_no_price_by_tokens(seconds: int | None) -> None:
+    counts = {"prompt_tokens": 4, "completion_tokens": 635, "total_tokens": 3264}
+    found = chat({**counts, "prompt_audio_seconds": seconds})
+    assert found is not None
+    expected = (2629, 635, True) if seconds else (4, 3260, False)
+    assert (found.input_tokens, found.output_tokens, found.is_partial) == expected
+
+
 @pytest.mark.parametrize(
     "cached",
     [

@@ -381,15 +381,7 @@ def _auth_error(reply: HttpResponse, context: CallContext, *, is_out_of_money: b
     return ProviderAuthError(_message_at(reply, context), hint=hint, **_facts(reply, context))
 
 
-_MAY_SAY_NO_MODEL = frozenset(
-    {
-        HTTPStatus.BAD_REQUEST,
-        HTTPStatus.FORBIDDEN,
-        HTTPStatus.NOT_FOUND,
-        HTTPStatus.GONE,
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-    }
-)
+_MAY_SAY_NO_MODEL = _MAY_REFUSE_PARAMETERS - {HTTPStatus.NOT_IMPLEMENTED} | {HTTPStatus.GONE}
 _NO_MODEL_CODE = compile_later(
     r"model_?not_?(?:found|exist|available)|(?:invalid|unknown)_?model|deployment_?not_?found|model_decommissioned",
     re.IGNORECASE,

@@ -170,6 +170,10 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
     input_tokens, output_tokens = count_in(usage, "prompt_tokens"), count_in(usage, "completion_tokens")
     asked, written = part_in(usage, "prompt_tokens_details"), part_in(usage, "completion_tokens_details")
     # xAI and Gemini count reasoning in addition to the completion, all others within it; the total shows which it is.
+    # Mistral counts speech in the total alone, and charges for it by the minute.
+    heard = usage.get("prompt_audio_seconds")
+    if heard:
+        input_tokens = max(input_tokens, count_in(usage, "total_tokens") - output_tokens)
     if input_tokens:
         output_tokens = max(output_tokens, count_in(usage, "total_tokens") - input_tokens)
     # The cost at OpenRouter or Perplexity; with the user's own key for the vendor, the vendor's cost is added.
@@ -192,6 +196,7 @@ def _chat_usage(usage: Mapping[str, Any], body: Mapping[str, Any]) -> TokenUsage
         model=text_in(body, "model"),
         conditions=_conditions(body),
         charged_usd=charged_usd,
+        is_partial=bool(heard),
     )
 
 
