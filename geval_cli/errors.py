@@ -387,12 +387,11 @@ class MachineLimitError(GevalError):
         """Return which resource ran out, from a Python error or its causes; None if it has another reason."""
         found: BaseException | None = error
         while found is not None:
-            text = str(found)
             if isinstance(found, MemoryError) or getattr(found, "errno", None) == errno.ENOMEM:
                 return cls(
                     "the memory is used up", hint="run with a lower -j, or raise the limit (`ulimit -v`)"
                 )
-            if isinstance(found, RuntimeError) and "can't start new thread" in text:
+            if isinstance(found, RuntimeError) and "can't start new thread" in str(found.args):
                 return cls(
                     "no more threads can be started",
                     hint="raise the limit of processes (`ulimit -u`) or of memory (`ulimit -v`)",

@@ -121,6 +121,8 @@ EXTRAS: Mapping[str, str] = {
     "judging again": "geval_cli.extras.judge_again",
     # Judges the outputs of a test that are compared with each other, once all are available: `finish_row`.
     "comparisons": "geval_cli.extras.comparisons",
+    # Checks what installed packages give: `answer_of` a provider, `outcome_of` an assertion, `check_parts`.
+    "packages": "geval_cli.extras.packages",
     # Distributes the jobs of a run to other processes.
     "workers": "geval_cli.extras.workers.coordinator",
 }
@@ -175,12 +177,16 @@ def plugin_names(group: str) -> list[str]:
 
 
 class WrongResultError(TypeError):
-    """A method of an assertion or a provider returned something other than its class promises."""
+    """A method of an assertion or a provider did something other than its class promises."""
 
-    def __init__(self, giver: object, method: str, wanted: type, found: object) -> None:
-        made = f"`{method}` of {type(giver).__qualname__} returned {type(found).__name__}"
-        super().__init__(f"{made}; it must return {wanted.__name__}")
+    def __init__(self, giver: object, method: str, what: str) -> None:
+        super().__init__(f"`{method}` of {type(giver).__qualname__} {what}")
         self.module = type(giver).__module__
+
+
+def is_own(part: object) -> bool:
+    """Return whether the class of an assertion or a provider is geval's own."""
+    return type(part).__module__.startswith("geval_cli.")
 
 
 def source_of_bug(error: BaseException) -> str:

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Mapping
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +18,9 @@ from jsonschema import Draft202012Validator
 from packaging.requirements import Requirement
 from support.geval_command import Finished, clean_environment, run_geval
 
+from geval_cli.errors import UsageError
+from geval_cli.extras.packages import check_parts
+from geval_cli.extras.stand_ins.echo import EchoProvider
 from geval_cli.version import __version__
 
 ROOT = Path(__file__).parents[1]
@@ -384,6 +389,134 @@ def test_what_a_package_leaves_out_or_returns_wrongly_is_its_own_bug(
     assert (done.code, message in said, "Traceback" in said) == (code, True, False), said
     assert ("this is a bug in the package slippery" in said) == (code == 4)
     assert "bug in geval" not in said
+
+
+OUTCOMES = {
+    "a score above 1": "Outcome(Status.PASSED, 85.0, '')",
+    "a score below 0": "Outcome(Status.PASSED, -1.0, '')",
+    "a true score": "Outcome(Status.PASSED, True, '')",
+    "a score in words": "Outcome(Status.PASSED, '1.0', '')",
+    "no status": "Outcome(None, 1.0, '')",
+    "a status that is none": "Outcome('fine', 1.0, '')",
+    "a reason in bytes": "Outcome(Status.PASSED, 1.0, b'')",
+    "no detail": "Outcome(Status.PASSED, 1.0, '', detail=None)",
+    "a threshold that nothing reaches": "Outcome.graded(0.5, '', math.nan)",
+    "an end of the program": "sys.exit(0)",
+    "an error beside all others": "fail(BaseException('panic'))",
+    "a cancellation": "fail(asyncio.CancelledError())",
+    "an error without words": "fail(Wordless())",
+}
+ANSWERS = {
+    "no choices": "answer(choices=())",
+    "choices of another kind": "answer(choices=('hell',))",
+    "no text": "answer(choices=(Choice(None),))",
+    "data in place of a text": "answer(choices=(Choice({'a': 1}),))",
+    "a text in bytes": "answer(choices=(Choice(b'hell'),))",
+    "a finish reason that is a number": "answer(choices=(Choice('hell', 5),))",
+    "a finish reason of failures": "answer(choices=(Choice('hell', 'error'),))",
+    "no usage": "answer(usage=None)",
+    "fewer than no tokens": "answer(usage=Usage(input_tokens=-5))",
+    "tokens that are no number": "answer(usage=Usage(input_tokens=math.nan))",
+    "a cost below 0": "answer(usage=Usage(cost_usd=-1.0))",
+    "a cost that is no number": "answer(usage=Usage(cost_usd=math.nan))",
+    "a time in words": "answer(latency_ms='1')",
+    **{name: OUTCOMES[name] for name in list(OUTCOMES)[-4:]},
+}
+ODD_RESULTS = """
+import asyncio, math, sys
+from geval_cli.assertions.base import Assertion, Outcome
+from geval_cli.providers.base import ProviderIdentity, ProviderLimits
+from geval_cli.records import Choice, ModelResponse, Status, Usage
+class Wordless(Exception):
+    def __str__(self): raise RuntimeError("no words")
+class Text(str): pass
+class Number(float): pass
+def fail(error): raise error
+def answer(**parts): return ModelResponse(**{"choices": (Choice("hell"),), **parts})
+class Says(Assertion):
+    code: str
+    async def judge(self, subject, tools): return eval(self.code)
+class Provider:
+    def __init__(self, source):
+        self.id = self.label = source.id
+        self.code, self.is_cacheable = source.spec.config["code"], False
+        self.identity, self.limits = ProviderIdentity("odd", self.code, ""), ProviderLimits()
+    async def complete(self, request): return eval(self.code)
+    async def aclose(self): pass
+def build(source): return Provider(source)
+"""
+
+
+@pytest.fixture(scope="module")
+def odd_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package whose assertion and provider do what a config says."""
+    site = tmp_path_factory.mktemp("odd") / "site"
+    points = {"geval.assertions": {"says": "oddity:Says"}, "geval.providers": {"odd": "oddity"}}
+    add_package(site, "oddities", points)
+    (site / "oddity.py").write_text(ODD_RESULTS)
+    return site
+
+
+def results_with(tmp_path: Path, site: Path, codes: Mapping[str, str], where: str) -> Mapping[str, Any]:
+    """Run a test for each code, and one whose code does nothing odd; return the results by the name of the code."""
+    tests: list[dict[str, Any]] = []
+    providers: list[Any] = ["echo"]
+    for name, code in {**codes, "nothing odd": "Outcome.of(True, '')"}.items():
+        judged = [{"type": f"{where}says", "code": code}]
+        tests.append({"description": name, "assert": judged})
+    if where == "provider":
+        providers = [{"id": f"odd:{name}", "config": {"code": code}} for name, code in codes.items()]
+        tests = [{"assert": [{"type": "not-contains", "value": "heaven"}]}]
+    suite = {"prompts": ["hello"], "providers": [*providers], "tests": tests}
+    (tmp_path / "config.yaml").write_text(json.dumps(suite))
+    done = geval(tmp_path, "run", "config.yaml", "-o", "r.json", packages=site)
+    assert (done.code, "Traceback" in done.stderr) == (4, False), done.stderr
+    stored = geval(tmp_path, "show", "--json", packages=site)
+    assert stored.code == 0, stored.stderr
+    results = json.loads((tmp_path / "r.json").read_text())["results"]
+    return {
+        result["provider"]["id"].removeprefix("odd:")
+        if where == "provider"
+        else result["description"]: result
+        for result in results
+    }
+
+
+@pytest.mark.parametrize("where", ["", "not-"])
+def test_an_odd_outcome_of_a_package_is_an_error_that_costs_no_other_result(
+    tmp_path: Path, odd_results: Path, where: str
+) -> None:
+    results = results_with(tmp_path, odd_results, OUTCOMES, where)
+    assert results.pop("nothing odd")["status"] == ("failed" if where else "passed")
+    assert {name: result["status"] for name, result in results.items()} == dict.fromkeys(OUTCOMES, "error")
+    hints = {result["assertions"][0]["error"]["hint"].partition(";")[0] for result in results.values()}
+    assert hints == {"this is a bug in the package oddities"}
+
+
+def test_an_odd_answer_of_a_package_is_an_error_that_costs_no_other_result(
+    tmp_path: Path, odd_results: Path
+) -> None:
+    codes = {**ANSWERS, "a text of its own class": "answer(choices=(Choice(Text('hell')),))"}
+    results = results_with(tmp_path, odd_results, codes, "provider")
+    assert results.pop("a text of its own class")["status"] == "passed"
+    assert {name: result["status"] for name, result in results.items()} == dict.fromkeys(ANSWERS, "error")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("label", None), ("id", 5), ("identity", "odd"), ("limits", {"timeout_s": 1}), ("is_cacheable", "no")],
+)
+def test_a_provider_of_a_package_with_an_odd_part_is_refused(part: str, value: object) -> None:
+    provider = EchoProvider()
+    odd = SimpleNamespace(
+        **{name: getattr(provider, name) for name in ("id", "label", "identity", "limits", "is_cacheable")},
+        complete=provider.complete,
+        aclose=provider.aclose,
+    )
+    check_parts(odd, "odd")
+    setattr(odd, part, value)
+    with pytest.raises(UsageError, match=f"builds a provider whose `{part}` is invalid"):
+        check_parts(odd, "odd")
 
 
 def test_the_texts_of_an_assertion_may_be_a_list(tmp_path: Path, slips: Path) -> None:

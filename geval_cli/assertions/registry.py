@@ -37,7 +37,7 @@ from geval_cli.errors import GevalError, Problem, UsageError
 from geval_cli.json_codec import encode_json
 from geval_cli.judge.metric import Judge, identity_of
 from geval_cli.judge.prompt import prompt_version
-from geval_cli.plugins import ASSERTIONS, WrongResultError, find_plugin, plugin_names, refuse_blocking
+from geval_cli.plugins import ASSERTIONS, extra, find_plugin, is_own, plugin_names, refuse_blocking
 from geval_cli.providers.redaction import public_url
 from geval_cli.records import AssertionResult, JsonValue, ModelRequest, Status
 from geval_cli.source.secrets import mask_config
@@ -477,9 +477,10 @@ async def judge_assertion(spec: Assertion, subject: Subject, tools: Tools) -> As
     """
     # Both are outcomes before `not-`, which `_result` applies.
     known = _earlier(spec, [subject], tools)
-    outcome = known[0] if known else await spec.judge(subject, tools)
-    if not isinstance(outcome, Outcome):
-        raise WrongResultError(spec, "judge", Outcome, outcome)
+    if known or is_own(spec):
+        outcome = known[0] if known else await spec.judge(subject, tools)
+    else:
+        outcome = await extra("packages").outcome_of(spec, subject, tools)
     return _result(spec, _with_keys(spec, outcome, [subject], tools), subject, tools)
 
 

@@ -38,7 +38,7 @@ from geval_cli.gateway.call import (
 from geval_cli.gateway.capabilities import CapabilityLayer, FanOut
 from geval_cli.gateway.limits import CapShare, Limits, OpenCases
 from geval_cli.gateway.retry import Circuit, Pauses, Retry
-from geval_cli.plugins import WrongResultError
+from geval_cli.plugins import extra, is_own
 from geval_cli.providers.base import Provider, ProviderIdentity
 from geval_cli.records import ErrorInfo, JsonValue, ModelRequest, ModelResponse, Role, Usage
 from geval_cli.source.media import called, find_media, markers_in, with_media
@@ -214,9 +214,10 @@ def build_stack(
 
 async def ask_provider(call: ModelCall) -> ModelResponse:
     """Send one request, behind all layers. The choices are aligned with the request's samples."""
-    response = await call.provider.complete(call.request)
-    if not isinstance(response, ModelResponse):
-        raise WrongResultError(call.provider, "complete", ModelResponse, response)
+    if is_own(call.provider):
+        response = await call.provider.complete(call.request)
+    else:
+        response = await extra("packages").answer_of(call.provider, call.request)
     return align(response, call.request, call.provider.id)
 
 

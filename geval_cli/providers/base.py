@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from geval_cli.errors import Location, Problem, ProviderShapeError, Severity
+from geval_cli.plugins import extra
 from geval_cli.records import JsonValue, ModelRequest, ModelResponse
 from geval_cli.source.access import TRUSTED, Access
 from geval_cli.source.secrets import environment_secrets, secret_values
@@ -235,10 +236,11 @@ class AdoptedJudge(Struct, frozen=True, eq=False):
             wrong = "is no coroutine function: write `async def complete`"
         elif not isinstance(response, ModelResponse):
             wrong = f"returned {type(response).__name__}, not a ModelResponse"
-        elif not response.choices or not all(isinstance(item.text, str) for item in response.choices):
-            wrong = "returned a ModelResponse without a text in its choices"
         else:
-            return response
+            try:
+                return extra("packages").whole(response, ModelResponse)  # type: ignore[no-any-return]
+            except ValueError as error:
+                wrong = f"returned an invalid ModelResponse: {error}"
         raise ProviderShapeError(f"`complete` of {self.id} {wrong}", provider_id=self.id)
 
     async def aclose(self) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from geval_cli.errors import ConfigError, Problem, UsageError
 from geval_cli.patterns import compile_later
-from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names, refuse_blocking
+from geval_cli.plugins import PROVIDERS, extra, find_plugin, plugin_names
 from geval_cli.providers.base import ClientModel, Provider, ProviderSource
 from geval_cli.providers.preset_table import KIND_ALIASES, PRESETS, VERTEX, WIRE_FORMATS
 from geval_cli.providers.trust import access_problem, ports_of, runs_program, variables_of
@@ -285,22 +285,8 @@ def build_provider(
         raise ConfigError([refused])
     provider: Provider = _module(kind.builds, kind).build(source)
     if kind.plugin is not None:
-        _check_parts(provider, kind.title)
+        extra("packages").check_parts(provider, kind.title)
     return provider
-
-
-_PARTS = ("id", "label", "identity", "limits", "is_cacheable", "complete", "aclose")
-
-
-def _check_parts(provider: Provider, name: str) -> None:
-    """Raise UsageError if an object that a plugin built is not a provider."""
-    missing = next((part for part in _PARTS if not hasattr(provider, part)), None)
-    if missing is not None:
-        raise UsageError(
-            f"the plugin `{name}` builds a provider without `{missing}`",
-            hint=f"give it all that geval_cli.providers.base.Provider has: {', '.join(_PARTS)}",
-        )
-    refuse_blocking(provider, ("complete", "aclose"), f"the plugin `{name}` builds a provider")
 
 
 def _module(name: str, kind: ProviderKind) -> Any:

@@ -28,7 +28,7 @@ from geval_cli import (
     run,
 )
 from geval_cli.errors import ProviderUnavailableError
-from geval_cli.records import Choice, ModelRequest, ModelResponse
+from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 CASE = TestCase("How do I make pasta?", "Boil water, add pasta, drain, serve.")
 
@@ -453,8 +453,12 @@ class _SyncJudge(_Judge):
     [
         (_Judge("8"), "`complete` of mine returned str, not a ModelResponse"),
         (_Judge(None), "`complete` of mine returned NoneType, not a ModelResponse"),
-        (_Judge(ModelResponse(())), "returned a ModelResponse without a text in its choices"),
-        (_Judge(ModelResponse((Choice(b"8"),))), "returned a ModelResponse without a text"),  # type: ignore[arg-type]
+        (_Judge(ModelResponse(())), "returned an invalid ModelResponse: it has no choices"),
+        (_Judge(ModelResponse((Choice(b"8"),))), "Expected `str`, got `bytes`"),  # type: ignore[arg-type]
+        (
+            _Judge(ModelResponse((Choice("8"),), Usage(cost_usd=-1.0))),
+            "`cost_usd` must be a number of at least 0",
+        ),
         (_SyncJudge(ModelResponse((Choice("8"),))), "is no coroutine function: write `async def complete`"),
         (_Judge(SystemExit(0)), "mine raised SystemExit(0)"),
         (_Judge(asyncio.CancelledError()), "mine raised CancelledError()"),
