@@ -51,6 +51,7 @@ def lock_configs(
         sandbox.narrow(prepared)
     with open_state(home, os.environ, cache) as state:
         print_warnings(state.warnings)
+        state.cache.check_room()
         wire = Wire()
         before = read_lock(requests[0].config, requests[0].access)
         locking = lock_suites(prepared, before, state.cache, removes_unused=updates, wire=wire)

@@ -60,6 +60,7 @@ from geval_cli.runs.session import (
 )
 from geval_cli.runs.stored import kept_labels_of
 from geval_cli.store.cache import ResponseCache
+from geval_cli.store.database import unsent
 from geval_cli.store.runs import Recording, ToolCallLog
 from geval_cli.store.state import State
 from geval_cli.suite.gates import Gate
@@ -231,11 +232,7 @@ class _Evaluation(Struct):
         except StoreError as error:
             failure = error
         if failure is not None:
-            raise StoreError(
-                f"{failure.message}; nothing was sent, because the answers would be paid for but not stored",
-                path=failure.path,
-                hint=failure.hint,
-            ) from failure
+            raise unsent(failure) from failure
 
     async def enter(self, event: RunEvent) -> None:
         """Store the content of `event`, then count it."""

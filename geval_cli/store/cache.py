@@ -27,6 +27,7 @@ from geval_cli.store.database import (
     open_database,
     readable_database,
     shrink,
+    unsent,
 )
 from geval_cli.store.locks import Claims
 
@@ -146,9 +147,11 @@ class ResponseCache:
         ttl_s: how long an answer is valid, in seconds; None for ever.
         is_read_only: whether it only gives answers and stores none.
         is_temporary: whether it ends with this process, in place of a cache that cannot be used.
+        no_room: the error of a full disk, if that is why it ends.
     """
 
     is_temporary = False
+    no_room: StoreError | None = None
 
     def __init__(
         self,
@@ -370,6 +373,11 @@ class ResponseCache:
         if removed and shrinks and self._database.path.stat().st_size <= SHRUNK_MAX_BYTES:
             await self._reader.run(shrink)
         return removed
+
+    def check_room(self) -> None:
+        """Raise StoreError if answers cannot be stored because the disk is full: what is paid for would be lost."""
+        if self.no_room is not None:
+            raise unsent(self.no_room)
 
     def close(self) -> None:
         """Commit what was stored and release the file. Safe to call twice."""

@@ -454,6 +454,12 @@ def is_full(error: StoreError) -> bool:
     return cause is not None and _primary_code(cause) in _FULL
 
 
+def unsent(failure: StoreError) -> StoreError:
+    """Return the error of a command that sends nothing, because of a failure that would lose what it pays for."""
+    told = f"{failure.message}; nothing was sent, because the answers would be paid for but not stored"
+    return StoreError(told, path=failure.path, hint=failure.hint)
+
+
 def store_error(error: Exception, *, path: Path, name: str) -> StoreError:
     """Return a StoreError that says in plain words what is wrong with the database at `path`, and what to do."""
     what, hint = _ADVICE.get(_primary_code(error), (str(error), "choose another folder with --home"))

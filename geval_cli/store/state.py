@@ -196,6 +196,7 @@ def _opened_cache(choice: CacheChoice, home: Path, stack: ExitStack) -> tuple[Re
     )
     cache.ttl_s = choice.ttl_s
     cache.is_temporary = failure is not None
+    cache.no_room = failure if failure is not None and is_full(failure) else None
     return cache, warnings
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.judge_server import judge_sensibly
 from support.loopback import LoopbackServer, chat_reply
 from support.product import Finished, Product
 from support.web_server import running_server
@@ -116,6 +117,34 @@ def test_a_new_run_on_a_full_disk_asks_nothing(product: Product, disk: Disk, is_
         finished = run(product, server, home)
         assert (finished.code, len(server.requests)) == (3, before)
     assert "nothing was sent, because the answers would be paid for but not stored" in words(finished.stderr)
+
+
+def test_no_other_command_asks_anything_on_a_full_disk_either(product: Product, disk: Disk) -> None:
+    home, judge = str(disk.folder / "state"), {"id": "openai:judge", "config": {"price": PRICE}}
+    assertion = {"type": "g-eval", "criteria": "It is good.", "provider": judge, "scoring": "single"}
+    (product.folder / "document.txt").write_text("The fox eats nine carrots.", encoding="utf-8")
+    with LoopbackServer(respond=judge_sensibly) as server:
+
+        def geval(*words: str) -> Finished:
+            return product.command(server, *words, "--home", home, writes_results=False)
+
+        whole = {**config(), "defaultTest": {"assert": [assertion]}, "tests": [{"vars": {"x": 1}}]}
+        assert product.run(whole, server, "--home", home).code == 0
+        assert geval("drift", "--save", "anchors.jsonl").code == 0
+        disk.fill()
+        before = len(server.requests)
+        writing = ("generate", "tests", "--model", "openai:m", "--from", "document.txt", "--n", "1")
+        for words in (
+            ("lock", "config.yaml"),
+            ("drift", "anchors.jsonl", "config.yaml"),
+            ("probe", "config.yaml", "--items", "1"),
+            (*writing, "-o", "tests.jsonl"),
+        ):
+            finished = geval(*words)
+            told = " ".join(finished.stderr.split())
+            assert (finished.code, len(server.requests)) == (3, before), told
+            assert "nothing was sent, because the answers would be paid for but not stored" in told
+        assert geval(*writing, "--plan").code == 0
 
 
 def test_what_costs_nothing_is_asked_all_the_same_and_shown(product: Product, disk: Disk) -> None:

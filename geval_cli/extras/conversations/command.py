@@ -131,6 +131,8 @@ def _tell_apart(
     choice = CacheChoice(is_offline=given.is_offline, may_be_absent=given.plan)
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
+        if not given.plan:
+            cache.check_room()
 
         async def ask() -> "DiscriminationResult | None":
             from geval_cli.extras.conversations.realism import plan_pairs, tell_apart

@@ -276,6 +276,8 @@ def _in_session(
 
     with open_answers(given.home, os.environ, choice) as (cache, warnings):
         print_warnings(warnings)
+        if not given.plan:
+            cache.check_room()
         try:
             return run_stoppable(run(), wire)
         except KeyboardInterrupt:

@@ -89,6 +89,7 @@ def run_drift(anchors: Path | None, config: Path | None, given: DriftCommand) ->
             )
         if given.plan:
             return ExitCode.OK
+        state.cache.check_room()
         wire = Wire()
         policy = call_policy(prepared, Budget(given.max_cost, given.max_requests), None, wire=wire)
         looking = look(prepared, read, cache, policy, _tell, home=state.runs.home, margin=given.margin)

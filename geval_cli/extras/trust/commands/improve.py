@@ -70,6 +70,7 @@ def run_improve(config: Path, given: ImproveCommand) -> ExitCode:
         _tell_plan(prepared, report, labels, state.cache, metric, given)
         if given.plan:
             return ExitCode.OK
+        state.cache.check_room()
         wire = Wire()
         found = run_stoppable(
             improve_prepared(

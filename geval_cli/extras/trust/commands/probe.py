@@ -58,6 +58,7 @@ def run_probes(config: Path, given: ProbeCommand) -> ExitCode:
             _print_plan(plan, prepared, as_json=given.as_json)
             return ExitCode.OK
         print_note(_plan_text(plan))
+        state.cache.check_room()
         wire = Wire()
         probing = run_probe(prepared, state.cache, options, _tell_progress, wire)
         try:
