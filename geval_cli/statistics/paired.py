@@ -109,18 +109,27 @@ class PairedTest(Struct, frozen=True):
         """Return the one-sided lower and upper bounds of `delta`, each wrong with a probability of `level`.
 
         For zeros and ones, they are exact (`drop_limit`), unless many clusters of several pairs differ; for scores in
-        0..1, they are the ends of `mean_interval`; all others are Student's t. None if nothing can be said.
+        0..1, they are the ends of `mean_interval`, and for zeros and ones in clusters of different sizes the outer ones
+        of both; all others are Student's t. None if nothing can be said.
         """
+        exact = None
         # A cluster of which only some pairs differ varies less than a whole one.
         if self.shifts is not None and (self.n == self.clusters or self.differing < _FEW_CLUSTERS):
             fell, rose = self.shifts
-            return -drop_limit(fell, rose, self.clusters, level), drop_limit(rose, fell, self.clusters, level)
+            exact = (
+                -drop_limit(fell, rose, self.clusters, level),
+                drop_limit(rose, fell, self.clusters, level),
+            )
+            if self.freedom == self.clusters - 1:
+                return exact
         if self.se is None or not (self.in_range or self.se):
             return None
         if self.in_range:
-            return mean_interval(
+            found = mean_interval(
                 self.delta, self.se**2, self.clusters, level=1 - 2 * level, lowest=-1.0, freedom=self.freedom
             )
+            # `exact` counts clusters: it does not know that those that differ may be the largest.
+            return (min(exact[0], found[0]), max(exact[1], found[1])) if exact and found else found
         width = t_quantile(1 - level, self.freedom) * self.se
         return self.delta - width, self.delta + width
 
@@ -447,17 +456,7 @@ def decide(
             verdict = DifferenceVerdict.IDENTICAL
         else:
             verdict = verdict_of(test.delta, p, least, None if least is None else test.bounds(SIGNIFICANCE))
-        found.append(
-            RowDecision(
-                test=test,
-                names=tuple(same),
-                p=p,
-                level=level,
-                family=family,
-                margin=least,
-                verdict=verdict,
-            )
-        )
+        found.append(RowDecision(test, tuple(same), p, level, family, least, verdict))
     return found
 
 

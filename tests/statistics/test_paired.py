@@ -422,6 +422,24 @@ def test_a_test_that_breaks_in_part_counts_in_part() -> None:
     assert found.bounds(0.05) == pytest.approx(changed(2, 0, 100).bounds(0.05) or (0, 0), abs=1e-12)
 
 
+@pytest.mark.parametrize("others", [40, 119])
+@pytest.mark.parametrize(("large", "differing"), [(2, 1), (5, 1), (5, 9), (100, 1), (100, 9), (100, 0)])
+def test_bounds_of_verdicts_count_how_large_the_clusters_are_that_differ(
+    large: int, differing: int, others: int
+) -> None:
+    """One document has more pairs than all others, and it is among those that break."""
+    pairs = [(0, 1.0, float(not differing))] * large
+    found = compared([*pairs, *((test, 1.0, float(test >= differing)) for test in range(1, others + 1))])
+    low, high = found.bounds(0.05) or (0, 0)
+    exact = -drop_limit(differing, 0, others + 1, 0.05), drop_limit(0, differing, others + 1, 0.05)
+
+    assert low <= found.delta <= high
+    assert low <= exact[0] and exact[1] <= high
+    for margin in (0.02, 0.05, 0.1):
+        decision = decided(found, margin=margin)
+        assert decision.verdict is not DifferenceVerdict.EQUIVALENT or abs(found.delta) < margin
+
+
 @pytest.mark.parametrize("repeats", [1, 3])
 @pytest.mark.parametrize("n", [20, 34, 58, 59, 100])
 @pytest.mark.parametrize("drop", [0.02, 0.05, 0.1])
