@@ -42,7 +42,6 @@ from geval_cli.source.problems import did_you_mean
 from geval_cli.statistics.intervals import (
     ClusteredMean,
     Quantiles,
-    RunningMean,
     mean_share,
     pass_at_k,
     pass_hat_k,
@@ -246,10 +245,10 @@ class ColumnSums(Struct):
             return
         old = {} if before is None else before.means()
         for column, after in sorted(of_test.items()):
-            new = after.means()
-            self._figures[column].end_test(after, new)
+            self._figures[column].end_test(after)
             if before is None or column == self.baseline:
                 continue
+            new = after.means()
             for name in old.keys() & new.keys():
                 pairs = self._pairs.get((column, name))
                 if pairs is None:
@@ -334,14 +333,14 @@ def measure_keys(result: CaseResult, members: Iterable[AssertionResult]) -> _Key
 
 
 class _Metric(Struct):
-    """A metric in one column: the means of its tests, and the number of scores behind them."""
+    """A metric in one column."""
 
-    means: RunningMean = field(default_factory=RunningMean)
-    n: int = 0
+    scores: ClusteredMean = field(default_factory=ClusteredMean)
     errored: int = 0
 
     def stat(self) -> MetricStat:
-        return MetricStat(self.means.mean, self.means.interval(), self.n, self.means.n, self.errored)
+        found = self.scores
+        return MetricStat(found.mean, found.interval(), found.n, found.clusters, self.errored)
 
 
 class _Figures(Struct):
@@ -364,6 +363,8 @@ class _Figures(Struct):
             self.judged.add(result.test_index, float(result.status is Status.PASSED))
         for name, (_, errored) in metric_scores(result, members).items():
             self.metrics.setdefault(name, _Metric()).errored += errored
+        for name, score in result.named_scores.items():
+            self.metrics.setdefault(name, _Metric()).scores.add(result.test_index, score)
         for role, used in result.usage.items():
             self.usage[role.value] = self.usage.get(role.value, Usage()) + used
         cost = result.cost_usd_generated
@@ -372,12 +373,8 @@ class _Figures(Struct):
         if result.latency_ms and result.error is None:
             self.latencies.add(result.latency_ms)
 
-    def end_test(self, test: _TestSums, means: _Means) -> None:
-        """Add the repeats of a test as one, with their `means`."""
-        for name, scores in test.scores.items():
-            metric = self.metrics.setdefault(name, _Metric())
-            metric.means.add(means[name])
-            metric.n += len(scores)
+    def end_test(self, test: _TestSums) -> None:
+        """Count the repeats of a test that passed."""
         if test.passes:
             self.tests_by_outcome[sum(test.passes), len(test.passes)] += 1
 

@@ -292,7 +292,9 @@ def change_text(change: RunChange) -> str:
     text = f"{100 * change.value:+.1f}"
     text = "0" if float(text) == 0 else text
     if change.interval is not None and change.interval[0] < change.interval[1]:
-        text += f" ±{50 * (change.interval[1] - change.interval[0]):.1f}"
+        # An interval that would leave -100..100 is cut there, so its longer side is half its width.
+        low, high = change.interval
+        text += f" ±{100 * max(change.value - low, high - change.value):.1f}"
     return text
 
 

@@ -11,9 +11,12 @@ from msgspec.structs import replace
 from support.cluster_errors import cr2_of
 from support.sample_run import make_case, make_judged
 
+from geval_cli.engine.aggregate import Tally, with_clustered_intervals
 from geval_cli.engine.columns import ColumnSums, baseline_index, column_labels, columns_named
+from geval_cli.engine.gates import judge_gates
 from geval_cli.records import CaseResult, Column, ColumnSummary, Delta, ErrorInfo, Role, Status, Usage
 from geval_cli.statistics.paired import NO_MARGINS, Margins
+from geval_cli.suite.gates import Gate, Statistic
 
 COLUMNS = (Column(0, "short", "small"), Column(1, "long", "small"), Column(2, "short", "large"))
 Scores = Sequence[Sequence[Sequence[float | None]]]
@@ -93,19 +96,16 @@ def test_means_and_rates_are_those_of_an_independent_computation(
     for index, column in enumerate(summed(cases(scores))):
         known = [[score for score in test[index] if score is not None] for test in scores]
         known = [of_test for of_test in known if of_test]
-        means = np.array([np.mean(of_test) for of_test in known])
         stat = column.metrics["tone"]
-        assert (stat.value, stat.n, stat.clusters) == (
-            pytest.approx(means.mean(), abs=1e-9),
-            sum(map(len, known)),
-            len(known),
-        )
-        low, high = score_interval(means.mean(), stats.sem(means) ** 2, len(means), len(means) - 1)
-        assert stat.interval == pytest.approx((low, high), abs=1e-9)
+        n = sum(map(len, known))
+        mean = sum(map(sum, known)) / n
+        error, freedom = cr2_of(known)
+        expected = score_interval(mean, error**2, len(known), freedom)
+        assert (stat.value, stat.n, stat.clusters) == (pytest.approx(mean, abs=1e-9), n, len(known))
+        assert stat.interval == pytest.approx(expected, abs=1e-9)
         assert (column.errored, stat.errored) == (tests * repeats - stat.n,) * 2
 
         passes = [[score >= 0.5 for score in of_test] for of_test in known]
-        n = sum(map(len, passes))
         rate = sum(map(sum, passes)) / n
         error, freedom = cr2_of(passes)
         expected = score_interval(rate, error**2, len(passes), freedom)
@@ -310,12 +310,40 @@ def test_repeated_answers_make_no_interval_narrower(copies: int) -> None:
             assert tone_delta(repeated).interval == pytest.approx(tone_delta(single).interval)
 
 
-def test_unequal_repeats_of_a_test_count_once() -> None:
-    column = summed(cases([[[1.0, 1.0, 1.0, None]], [[0.0, None, None, None]]]))[0]
+@pytest.mark.parametrize(
+    "scores",
+    [
+        [[[1.0, 1.0, 1.0, None]], [[0.0, None, None, None]]],
+        [[[1.0, None, None]], [[0.2, 0.2, 0.2]], [[0.3, 0.3, 0.2]]],
+        drawn(12, 3, errors=0.4),
+    ],
+)
+def test_the_figures_of_a_column_are_those_of_its_run_and_gates(scores: Scores) -> None:
+    """Also where errors leave tests with different numbers of scores."""
+    results = [replace(item, column=0) for item in cases(scores) if item.column == 0]
+    tally = Tally()
+    for item in results:
+        tally.add(item)
+    whole = with_clustered_intervals(tally.summary(), results)
+    column = summed(results)[0]
+    gates = judge_gates(
+        [
+            Gate("tone.mean >= 0", Statistic.MEAN, ">=", 0, metric="tone"),
+            Gate("pass_rate >= 0", Statistic.PASS_RATE, ">=", 0),
+        ],
+        results,
+        max_errors=None,
+    )
 
-    assert column.metrics["tone"].value == 0.5
-    assert (column.metrics["tone"].n, column.metrics["tone"].clusters, column.errored) == (4, 2, 4)
-    assert column.pass_rate.value == 0.75
+    found, mean = column.metrics["tone"], whole.metrics["tone"]
+    assert (found.n, found.errored) == (mean.n, mean.errored)
+    assert found.value == pytest.approx(mean.mean, abs=1e-12) == pytest.approx(gates[0].actual, abs=1e-12)
+    assert found.interval == pytest.approx(mean.interval, abs=1e-12)
+    rate = column.pass_rate
+    assert (
+        rate.value == pytest.approx(whole.pass_rate, abs=1e-12) == pytest.approx(gates[1].actual, abs=1e-12)
+    )
+    assert rate.interval == pytest.approx(whole.pass_interval, abs=1e-12)
 
 
 def test_chances_of_several_tries_are_of_tests_with_enough_of_them() -> None:

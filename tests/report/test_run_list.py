@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 from support.sample_run import RUN, SUMMARY, console_of
 
-from geval_cli.extras.history import RunChange, RunListEntry, print_runs, runs_json
+from geval_cli.extras.history import RunChange, RunListEntry, change_text, print_runs, runs_json
 from geval_cli.records import GateResult, GitState, RunStatus, RunSummary, Status
-from geval_cli.statistics.paired import DifferenceVerdict
+from geval_cli.statistics.paired import DifferenceVerdict, PairedSample
 
 NOW = datetime(2026, 11, 22, 0, 48, tzinfo=timezone(timedelta(hours=1)))
 FOLDER = Path("/work/evals")
@@ -99,6 +99,24 @@ def test_a_wide_list_loses_nothing() -> None:
 
 def test_a_change_is_shown_at_80_columns_beside_a_run_that_was_interrupted() -> None:
     assert "-12.0 ±8.0" in printed(RUNS, 80)
+
+
+@pytest.mark.parametrize("changes", [[-1] * 3 + [0], [1] * 9 + [-1], [1, 0, 0, 0, 0, 0], [-1, 1] * 6])
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_change_seems_clear_only_if_its_interval_excludes_no_change(changes: list[int], side: int) -> None:
+    """Also where the interval is cut at 100 points."""
+    sample = PairedSample()
+    for test, change in enumerate(changes):
+        sample.add(test, (float(side * change < 0), float(side * change > 0)), same=False)
+    found = sample.test()
+    assert found is not None
+    assert found.interval is not None
+    shown = change_text(
+        RunChange("a", found.delta, found.interval, found.n, found.clusters, DifferenceVerdict.UNDECIDED)
+    )
+    value, half = map(float, shown.split(" ±"))
+
+    assert (abs(value) > half) is not (found.interval[0] <= 0 <= found.interval[1])
 
 
 def test_what_no_run_has_takes_no_room() -> None:

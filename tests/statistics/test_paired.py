@@ -434,7 +434,8 @@ def test_bounds_of_verdicts_count_how_large_the_clusters_are_that_differ(
     exact = -drop_limit(differing, 0, others + 1, 0.05), drop_limit(0, differing, others + 1, 0.05)
 
     assert low <= found.delta <= high
-    assert low <= exact[0] and exact[1] <= high
+    assert low <= exact[0]
+    assert exact[1] <= high
     for margin in (0.02, 0.05, 0.1):
         decision = decided(found, margin=margin)
         assert decision.verdict is not DifferenceVerdict.EQUIVALENT or abs(found.delta) < margin
