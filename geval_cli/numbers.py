@@ -19,12 +19,13 @@ _DIGITS, _DIGITS_MAX = 2, 9
 """Scores are shown with two decimals, and compared after rounding to nine, so that no rounding error decides."""
 _LIMIT_DIGITS = 4
 """Thresholds are written by people, so they are shown in full up to this many decimals, with at least two."""
-_LEAST_P, _LEAST_PERCENTS = 0.001, 0.1
+_LEAST_P, _SIGNIFICANT_P, _P_DIGITS, _LEAST_PERCENTS = 0.001, 0.05, 3, 0.1
 _MOST_TESTS = 1_000
 """Estimated numbers of tests are shown only up to this: all that is certain beyond is that it takes very many."""
 _THOUSAND, _MINUTE_S = 1_000, 60
 _CENTS_PLACES = 2
 _ALL_OR_NONE = frozenset({0.0, 100.0})
+SCORE_ENDS = frozenset({0.0, 1.0})
 _LEAST_USD = 1e-6
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 """The seconds in each unit of time, by the letter for the unit."""
@@ -134,16 +135,21 @@ def format_share(share: float) -> str:
 
 def format_share_beside(share: float, other: float) -> str:
     """Return a share with as many decimals as needed to see on which side of `other` it is."""
-    left, right = round(100 * share, _DIGITS_MAX), round(100 * other, _DIGITS_MAX)
-    for digits in range(_DIGITS_MAX + 1):
+    percents = 100 * share
+    return f"{fixed(percents, digits_beside(percents, 100 * other, 0, _ALL_OR_NONE))} %"
+
+
+def digits_beside(value: float, other: float, least: int, ends: frozenset[float] = frozenset()) -> int:
+    """Return with how many decimals, at least `least`, a value looks as far above, below or at `other` as it is.
+
+    It looks like one of the `ends` only if it is.
+    """
+    left, right = round(value, _DIGITS_MAX), round(other, _DIGITS_MAX)
+    for digits in range(least, _DIGITS_MAX):
         shown = float(fixed(left, digits))
-        if (
-            (shown > right) is (left > right)
-            and (shown < right) is (left < right)
-            and (shown in _ALL_OR_NONE) is (left in _ALL_OR_NONE)
-        ):
-            break
-    return f"{fixed(left, digits)} %"
+        if (shown > right, shown < right, shown in ends) == (left > right, left < right, left in ends):
+            return digits
+    return _DIGITS_MAX
 
 
 def format_percentage(part: float, whole: float) -> str:
@@ -209,8 +215,8 @@ def format_difference(value: float) -> str:
 
 
 def format_p(p: float) -> str:
-    """Return a p-value with three decimals (`0.048`), and `<0.001` below that, in every table and on every page."""
-    return f"<{_LEAST_P}" if p < _LEAST_P else f"{p:.3f}"
+    """Return a p-value with three decimals (`0.048`), or as many as show its side of 0.05; `<0.001` below that."""
+    return f"<{_LEAST_P}" if p < _LEAST_P else fixed(p, digits_beside(p, _SIGNIFICANT_P, _P_DIGITS))
 
 
 def format_count(count: int) -> str:

@@ -11,7 +11,14 @@ from rich.console import Console
 from rich.text import Text
 
 from geval_cli.engine.columns import column_name
-from geval_cli.numbers import format_score, format_score_beside, format_share, format_share_beside
+from geval_cli.numbers import (
+    SCORE_ENDS,
+    digits_beside,
+    fixed,
+    format_score,
+    format_share,
+    format_share_beside,
+)
 from geval_cli.records import (
     NO_ERRORS_NOTE,
     CaseResult,
@@ -247,8 +254,6 @@ def gate_value(gate: GateResult) -> str:
     """Return the gate's actual value in the format of its limit."""
     if gate.actual is None:
         return "none"
-    if gate.gate.startswith("latency."):
-        return f"{gate.actual:,.1f} ms"
     either_way = EQUIVALENCE.match(gate.gate)
     written = either_way or GATE.match(gate.gate)
     if written is None:
@@ -257,13 +262,15 @@ def gate_value(gate: GateResult) -> str:
     limit = float(written["limit"]) / (100 if written["percent"] else 1)
     if either_way:
         limit = math.copysign(limit, gate.actual)
+    if gate.gate.startswith("latency."):
+        return f"{gate.actual:,.{digits_beside(gate.actual, limit, 1)}f} ms"
     sign = "+" if is_difference and gate.actual > 0 else ""
     if written["percent"]:
         share = format_share_beside(gate.actual, limit)
         return f"{sign}{share.removesuffix(' %')} pts" if is_difference else share
     if gate.actual.is_integer() and "." not in written["limit"]:
         return f"{sign}{gate.actual:,.0f}"
-    return f"{sign}{format_score_beside(gate.actual, limit)}"
+    return f"{sign}{fixed(gate.actual, digits_beside(gate.actual, limit, 2, SCORE_ENDS))}"
 
 
 def derived_rows(report: RunReport, titles: dict[int, str]) -> Iterator[tuple[str, str, str]]:

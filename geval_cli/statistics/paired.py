@@ -456,7 +456,11 @@ def decide(
             verdict = DifferenceVerdict.IDENTICAL
         else:
             verdict = verdict_of(test.delta, p, least, None if least is None else test.bounds(SIGNIFICANCE))
-        found.append(RowDecision(test, tuple(same), p, level, family, least, verdict))
+        found.append(
+            RowDecision(
+                test=test, names=tuple(same), p=p, level=level, family=family, margin=least, verdict=verdict
+            )
+        )
     return found
 
 

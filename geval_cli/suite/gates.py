@@ -1,5 +1,6 @@
 """Gates: conditions on a whole run, such as `coherence.mean >= 0.7`, that decide its exit code."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from geval_cli.errors import Problem
-from geval_cli.numbers import percent_hint
+from geval_cli.numbers import digits_beside, percent_hint
 from geval_cli.patterns import compile_later
 from geval_cli.records import JsonValue
 from geval_cli.source.problems import did_you_mean, hint_among
@@ -166,8 +167,11 @@ class Gate(Condition):
         return self.statistic in TRUE_FIGURES
 
     def said(self, difference: float) -> str:
-        """Return a difference in the form of the limit: `-0.048`, or `-4.8 pts`."""
-        return f"{100 * difference:+.1f} pts" if self.is_share else f"{difference:+.3f}"
+        """Return a difference in the form of the limit, on whose side it is seen to be: `-0.048`, or `-4.8 pts`."""
+        scale, digits, unit = (100, 1, " pts") if self.is_share else (1, 3, "")
+        limit = math.copysign(self.limit, difference) if self.is_equivalence else self.limit
+        digits = digits_beside(scale * difference, scale * limit, digits)
+        return f"{round(scale * difference, 9) + 0.0:+.{digits}f}{unit}"
 
     @property
     def passes_until_disproved(self) -> bool:

@@ -14,9 +14,12 @@ from geval_cli.cli.compare import compare_runs
 from geval_cli.cli.options import CompareOptions
 from geval_cli.cli.runs import ShowChoice, export_run, print_runs, show_run
 from geval_cli.extras.run_pages import RunChoice, RunPages
+from geval_cli.extras.trust.options import interval_beside
 from geval_cli.records import GateResult, Status
 from geval_cli.report.verdict import gate_value
+from geval_cli.source.source_map import SourcePath
 from geval_cli.store.runs import RunStore
+from geval_cli.suite.gates import Gate, parse_gate
 
 ROOT = Path(__file__).parents[2]
 TAIL = re.compile(r"(?<![\w.$:/-])\d+\.\d{5,}")
@@ -157,3 +160,32 @@ def test_what_all_commands_print() -> None:
 )
 def test_the_value_of_a_gate(gate: str, actual: float, text: str) -> None:
     assert gate_value(GateResult(gate=gate, actual=actual, status=Status.FAILED)) == text
+
+
+NEAR = (0.0, 4e-4, -4e-4, 6e-5, -6e-5, 3e-8, -3e-8, 0.3, -0.3)
+
+
+@pytest.mark.parametrize("comparison", [">=", ">", "<=", "<"])
+@pytest.mark.parametrize(
+    "figure", ["tone.mean", "pass_rate", "cost", "latency.p95", "tone.delta", "pass_rate.delta"]
+)
+@pytest.mark.parametrize("is_share", [False, True])
+def test_a_printed_value_is_on_the_side_of_the_limit_that_decided(
+    figure: str, comparison: str, is_share: bool
+) -> None:
+    """Also the bounds in the notes of gates, which decide where something is to be shown."""
+    if is_share and figure in {"cost", "latency.p95"}:
+        return
+    against = " vs baseline" if figure.endswith("delta") else ""
+    written, unit = ("30%", 100) if is_share else ("0.3", 1)
+    for distance in NEAR:
+        gate = parse_gate(f"{figure} {comparison} {written}{against}", SourcePath.nowhere())
+        assert isinstance(gate, Gate)
+        actual = 0.3 + distance
+        found = GateResult(gate=gate.text, actual=actual, status=Status.FAILED)
+        notes = [gate_value(found), gate.said(actual)]
+        notes += interval_beside((actual, actual), gate.limit, is_share=is_share).split(" to ")
+        for text in notes:
+            shown = float(re.sub(r" (pts|ms|%)$", "", text).replace(",", ""))
+            is_percent = "pts" in text or "%" in text or (is_share and not text.endswith("ms"))
+            assert gate.holds(shown / (unit if is_percent else 1)) is gate.holds(actual), (gate.text, text)

@@ -16,7 +16,7 @@ from geval_cli.extras.trust.labels import GOOD_AT, LabelFile
 from geval_cli.extras.trust.matching import JudgedItem, hint_of
 from geval_cli.extras.trust.statistics.estimate import MARGIN
 from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate
-from geval_cli.numbers import format_share, format_share_interval
+from geval_cli.numbers import digits_beside, fixed, format_share
 from geval_cli.records import Status
 from geval_cli.runs.options import (
     ConcurrencyOption,
@@ -32,6 +32,7 @@ from geval_cli.runs.options import (
     SamplesOption,
     ScoringOption,
 )
+from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import NO_MARGINS, Margins
 from geval_cli.suite.gates import GATE, Comparison, Condition
 
@@ -130,11 +131,21 @@ class Requirement(Condition):
             return GateOutcome(self.text, metric, Status.ERROR, None, f"it is {value}, but {why}")
         low, high = estimate.interval
         bound, _ = self.worst_and_best(low, high)
-        between = format_share_interval((low, high)) if is_share else f"{low:.2f} to {high:.2f}"
-        note = f"it is {value}, 95 % interval {between}"
+        note = f"it is {value}, 95 % interval {interval_beside(estimate.interval, self.limit, is_share=is_share)}"
         return GateOutcome(
             self.text, metric, Status.PASSED if self.holds(bound) else Status.FAILED, bound, note
         )
+
+
+def interval_beside(interval: Interval, limit: float, *, is_share: bool) -> str:
+    """Return the bounds of an interval, with enough decimals to see on which side of a limit each of them is."""
+    scale, digits, unit = (100, 0, " %") if is_share else (1, 2, "")
+    # Rounding may widen an interval, but not reduce it to its end.
+    low, high = (
+        fixed(scale * bound, digits_beside(scale * bound, scale * limit, digits, frozenset({float(end)})))
+        for bound, end in zip(interval, (scale, 0), strict=True)
+    )
+    return f"{low} to {high}{unit}"
 
 
 AllowUnmatchedOption = Annotated[

@@ -21,6 +21,7 @@ from geval_cli.extras.trust.matching import (
     passed_at,
     threshold_of,
 )
+from geval_cli.extras.trust.options import interval_beside
 from geval_cli.extras.trust.statistics.estimate import (
     MARGIN,
     CarryOver,
@@ -32,7 +33,7 @@ from geval_cli.extras.trust.statistics.estimate import (
 )
 from geval_cli.extras.trust.weighted_draw import infer_by_shares, shares_of_labels
 from geval_cli.judge.estimate import passes
-from geval_cli.numbers import format_share, format_share_interval, plural
+from geval_cli.numbers import format_share, plural
 from geval_cli.records import CaseResult, GateResult, Status
 from geval_cli.suite.gates import Gate, Statistic
 from geval_cli.suite.suite import ConfiguredFile, LoadedSuite
@@ -289,7 +290,7 @@ def _held(gate: Gate, found: Inference | None, counted: str) -> GateResult:
     low, high = estimate.interval
     worst, best = gate.worst_and_best(low, high)
     is_share = gate.statistic is Statistic.TRUE_PASS_RATE
-    between = format_share_interval((low, high)) if is_share else f"{low:.2f} to {high:.2f}"
+    between = interval_beside((low, high), gate.limit, is_share=is_share)
     judge = format_share(found.judge) if is_share else f"{found.judge:.2f}"
     said = f"{counted}, 95 % interval {between}; the judge alone says {judge}"
     if gate.holds(worst):
