@@ -9,12 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.sample_run import make_case, make_judged
 
 from geval_cli.errors import ConfigError
 from geval_cli.extras.trust.agreement import agree, agreement_document
 from geval_cli.extras.trust.calibration import calibrate, calibration_document
 from geval_cli.extras.trust.documents import print_document, write_document
+from geval_cli.extras.trust.matching import scores_of
+from geval_cli.extras.trust.statistics.drift import spearman
 from geval_cli.extras.trust.true_figures import ScoredOutput, true_figures
+from geval_cli.records import Status
 from geval_cli.report.console import make_console
 
 Made = list[dict[str, Any]]
@@ -160,3 +164,33 @@ def test_true_figures_of_any_shape_are_shares_within_their_intervals() -> None:
             low, high = interval or (value, value)
             assert 0 <= low <= value + 1e-9
             assert value - 1e-9 <= high <= 1
+
+
+def _with_dust(score: float, number: int) -> float:
+    """The same score, as other sums of floats make it."""
+    ways = (score, 1 - (1 - score), (score / 3) * 3 + 1e-16, score / 10 * 7 + score / 10 * 3, score + 3e-12)
+    return min(1.0, max(0.0, ways[number % len(ways)]))
+
+
+def test_rounding_errors_of_scores_change_no_figure() -> None:
+    """A run compares scores after rounding to nine decimals, so no threshold may lie between two that are equal."""
+    tenths = [round(0.1 * (number * 7 % 11), 1) for number in range(120)]
+    clean = rows(120, people=2, score=lambda number: tenths[number])
+    dusty = [{**row, "score": _with_dust(row["score"], place)} for place, row in enumerate(clean)]
+    assert {row["score"] for row in dusty} - set(tenths)
+
+    assert agree(dusty).to_json() == agree(clean).to_json()
+    assert calibrate(dusty).to_json() == calibrate(clean).to_json()
+
+    results = [
+        make_case(
+            number,
+            status=Status.PASSED,
+            score=row["score"],
+            named_scores={"m": row["score"]},
+            assertions=(make_judged(Status.PASSED, row["score"], metric="m"),),
+        )
+        for number, row in enumerate(dusty)
+    ]
+    assert {score for item in results for score in scores_of(item).values()} == set(tenths)
+    assert spearman([row["score"] for row in dusty], tenths) == pytest.approx(1, abs=1e-12)

@@ -65,6 +65,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     quadratic_kappa,
     spearman,
 )
+from geval_cli.extras.trust.statistics.plain import SCORE_DIGITS
 from geval_cli.extras.trust.weighted_draw import equally_likely
 from geval_cli.gateway.budget import Budget, Spending
 from geval_cli.gateway.call import Wire
@@ -676,7 +677,8 @@ class _CandidateRater(Struct):
         for item, _ in with_members(pending.result.assertions):
             if item.metric == self.metric:
                 failure = None if item.error is None else item.error.message
-                return item.score, failure or item.reason or "", item.usage
+                score = None if item.score is None else round(item.score, SCORE_DIGITS)
+                return score, failure or item.reason or "", item.usage
         return nothing
 
 

@@ -25,7 +25,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     spearman,
 )
 from geval_cli.extras.trust.statistics.calibration_fit import folds_of
-from geval_cli.extras.trust.statistics.plain import Estimate
+from geval_cli.extras.trust.statistics.plain import SCORE_DIGITS, Estimate
 from geval_cli.numbers import fixed, format_percentage
 
 _MOST_R = 0.99
@@ -101,7 +101,8 @@ class JuryScores(Struct, frozen=True):
         """Return the jury's score of every output, with weights from the kept outputs; NaN where there is none."""
         weights = self.weights(kept)
         found = [weighted_score(weights, _known(column)) for column in self.scores.T.tolist()]
-        return np.array([np.nan if score is None else score for score in found], dtype=np.float64)
+        scores = [np.nan if score is None else round(score, SCORE_DIGITS) for score in found]
+        return np.array(scores, dtype=np.float64)
 
     def held_back(self) -> Numbers:
         """Return the cross-fitted jury score of each output, with weights from the other folds.

@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import ConfigError, Location, Problem
+from geval_cli.extras.trust.statistics.plain import SCORE_DIGITS
 from geval_cli.judge.estimate import passes
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
@@ -647,7 +648,7 @@ class _Collector:
                 f"`score` must be a number from 0 to 1, found {_shown(score)}", place.value("score"), hint
             )
             return None
-        return number
+        return round(number, SCORE_DIGITS)
 
     def _marks(self, row: Mapping[str, JsonValue], scale: Scale, place: SourcePath) -> dict[str, float]:
         if "labels" in row and not isinstance(row["labels"], dict | None):

@@ -26,6 +26,7 @@ from geval_cli.extras.trust.labels import (
     read_labels,
     vars_key,
 )
+from geval_cli.extras.trust.statistics.plain import SCORE_DIGITS
 from geval_cli.extras.trust.weighted_draw import equally_likely, is_weighted, shares_of_labels
 from geval_cli.judge.estimate import passes
 from geval_cli.metrics import with_members
@@ -183,7 +184,9 @@ def scores_of(result: CaseResult) -> dict[str, float | None]:
 
     The mean of the remaining assertions would not be comparable with the scores of other outputs.
     """
-    scores: dict[str, float | None] = dict(result.named_scores)
+    scores: dict[str, float | None] = {
+        name: round(score, SCORE_DIGITS) for name, score in result.named_scores.items()
+    }
     for assertion, _ in with_members(result.assertions):
         if assertion.metric is not None and assertion.status is Status.ERROR:
             scores[assertion.metric] = None
@@ -248,8 +251,8 @@ def _votes_of(result: CaseResult) -> dict[str, tuple[JudgeVote, ...]]:
 
 def _vote(vote: Mapping[str, JsonValue], *, is_turned: bool) -> JudgeVote:
     score = vote.get("score")
-    if score is not None and is_turned:
-        score = 1 - score
+    if score is not None:
+        score = round(1 - score if is_turned else score, SCORE_DIGITS)
     return JudgeVote(str(vote.get("label") or vote.get("id")), score, _key_in(vote))
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from geval_cli.extras.trust.statistics.plain import SCORE_DIGITS
 from geval_cli.extras.trust.statistics.sequential import SequentialMean
 from geval_cli.statistics.intervals import ClusterSums, Interval, mean_interval
 
@@ -156,7 +157,7 @@ def looks_at(shifts: Sequence[float], margin: float = MARGIN) -> Looks | None:
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Spearman's rho with average ranks for ties; None if all numbers of one side are equal."""
-    x, y = _ranks(first), _ranks(second)
+    x, y = (_ranks([round(value, SCORE_DIGITS) for value in side]) for side in (first, second))
     middle = (len(x) + 1) / 2
     spread_x = math.fsum((rank - middle) ** 2 for rank in x)
     spread_y = math.fsum((rank - middle) ** 2 for rank in y)

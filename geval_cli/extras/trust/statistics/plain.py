@@ -12,6 +12,8 @@ from geval_cli.statistics.intervals import ClusteredMean
 
 DUST = 1e-9
 """Scores that differ by less are equal: how a score was computed must not move it over a threshold."""
+SCORE_DIGITS = 9
+"""Scores are rounded to this many decimals, as for verdicts of runs, so that rounding errors break no ties."""
 
 
 class ScoreBand(Struct, frozen=True):
