@@ -459,7 +459,11 @@ def _converted(
             break
     if problems:
         raise ConfigError(problems)
-    return sorted(found, key=lambda case: (case.test_index, case.repeat_index, case.column))
+    return sorted(found, key=_position)
+
+
+def _position(case: CaseResult) -> tuple[int, int, int]:
+    return case.test_index, case.repeat_index, case.column
 
 
 def _without_keys(case: CaseResult, secrets: Secrets) -> CaseResult:
@@ -618,18 +622,28 @@ def read_results_file(path: Path, access: Access = TRUSTED) -> RunReport:
         if file.has_run:
             run = run_record_from_json(file.head["run"])
             summary = run_summary_from_json(file.head["summary"])
-    if not run.columns:
+    is_together = True
+    if not run.columns or not file.has_lines or path.suffix.lower() != ".json":
         found: dict[int, Column] = {}
+        tests: set[int] = set()
+        last = -1
         for item in _once(path, _read(file, lambda row: _PLACES.decode(row.text))):
+            if item.test_index != last:
+                is_together = is_together and item.test_index not in tests
+                last = item.test_index
+                tests.add(last)
             if item.column not in found:
                 found[item.column] = Column(item.column, item.prompt.label, item.provider.label)
-        columns_in = tuple(found[index] for index in sorted(found))
-        run = replace(run, columns=columns_in)
+        run = replace(run, columns=run.columns or tuple(found[index] for index in sorted(found)))
     columns, renumber = _in_place(run.columns)
     run = replace(run, columns=columns)
-    return RunReport(
-        run, summary, lambda: map(renumber, _once(path, _read(file, _with_test))), is_stored=False
-    )
+
+    def results() -> Iterator[CaseResult]:
+        # Other programs may have sorted them, but the cases of a test, which is a cluster, must come together.
+        items = map(renumber, _once(path, _read(file, _with_test)))
+        return items if is_together else iter(sorted(items, key=_position))
+
+    return RunReport(run, summary, results, is_stored=False)
 
 
 def _once(path: Path, items: Iterable[PlaceT]) -> Iterator[PlaceT]:

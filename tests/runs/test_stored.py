@@ -1,16 +1,21 @@
 """Runs by name: stored ones, and files in every form that they may have."""
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
+from support.realistic_runs import Shape, realistic_report
 from support.sample_run import make_report
 from support.stored_runs import store_run, write_config
 
+from geval_cli.engine.columns import summarized
 from geval_cli.errors import ConfigError, UsageError
 from geval_cli.extras.results_files import read_importable, read_results_file
+from geval_cli.records import RunSummary
 from geval_cli.report.report import RunReport, write_results_file
 from geval_cli.runs.stored import load_report, named_report
 from geval_cli.store.runs import RunStore
@@ -90,6 +95,38 @@ def test_lines_that_another_tool_wrote_anew_are_the_results_and_their_tests(
     asked = next(iter(found.results())).asked
     assert asked is not None
     assert asked.input == "the input"
+
+
+def _shuffled(path: Path, order: random.Random) -> None:
+    if path.suffix == ".parquet":
+        table = parquet.read_table(path)
+        parquet.write_table(table.take(order.sample(range(table.num_rows), table.num_rows)), path)
+        return
+    text = path.read_text("utf-8")
+    if path.suffix == ".json":
+        document = json.loads(text)
+        order.shuffle(document["results"])
+        path.write_text(json.dumps(document), encoding="utf-8")
+        return
+    lines = text.splitlines()
+    results = [line for line in lines if not line.startswith('{"test"')]
+    order.shuffle(results)
+    path.write_text("\n".join([*(line for line in lines if line.startswith('{"test"')), *results]), "utf-8")
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "parquet"])
+def test_results_in_another_order_have_the_same_figures(tmp_path: Path, ending: str) -> None:
+    """The repeats and columns of a test are a cluster, wherever a sorted table has put them."""
+    path = tmp_path / f"a.{ending}"
+    write_results_file(path, realistic_report(Shape(tests=7, repeats=3)))
+
+    def figures() -> tuple[RunSummary, list[tuple[int, str, float | None]]]:
+        report = named_report(str(path), RunStore.open_in_memory())
+        return summarized(report.run, report.results), shown(report)
+
+    ordered = figures()
+    _shuffled(path, random.Random(2))
+    assert figures() == ordered
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "json", "json in one line"])
