@@ -393,10 +393,13 @@ class RowDecision(Struct, Generic[KeyT], frozen=True):
         """Return the difference as a record.
 
         Args:
-            detect: the true difference for which the needed number of tests is given; None for the one that was found.
+            detect: the true difference for which the needed number of tests is given; None for the one that was found,
+                or its distance from the margin.
         """
         test = self.test
-        wanted = test.delta if detect is None else detect
+        wanted = detect
+        if wanted is None:  # how far the difference is from where it would be decided
+            wanted = test.delta if self.margin is None else abs(test.delta) - self.margin
         return Delta(
             value=test.delta,
             interval=test.interval,

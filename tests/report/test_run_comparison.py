@@ -2,7 +2,9 @@
 
 import io
 import json
+import math
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -29,6 +31,7 @@ from geval_cli.extras.compare.comparison import (
     compare,
     comparison_from_json,
     comparison_to_json,
+    judge_difference,
     judge_differences,
     without_rivals,
 )
@@ -48,7 +51,7 @@ from geval_cli.records import (
 from geval_cli.report.report import RunReport
 from geval_cli.runs.baseline import THIS_RUN
 from geval_cli.source.source_map import SourcePath
-from geval_cli.statistics.paired import NO_MARGINS, DifferenceVerdict, Margins
+from geval_cli.statistics.paired import NO_MARGINS, DifferenceVerdict, Margins, PairedSample
 from geval_cli.suite.gates import Gate, parse_gate
 
 COLUMN = Column(0, "p", "m")
@@ -1019,6 +1022,45 @@ def test_nothing_is_identical_whose_check_differs(metric: str, value: str, key: 
     found = compare(before, after, ComparisonOptions())
     assert all(row.verdict == "identical" for row in found.rows) is (value == "a")
     assert (held.status is Status.PASSED) is (value == "a" or metric != "m")
+
+
+UNDECIDED = {
+    "scores that hardly change": [(0.51, 0.5) if test % 4 == 3 else (0.5, 0.5) for test in range(40)],
+    "scores": [(0.5, 0.5 + (test * 7 % 11 - 6) / 20) for test in range(25)],
+    "verdicts": [(1.0, float(test % 10 != 3)) if test % 15 != 1 else (0.0, 1.0) for test in range(60)],
+    "rare changes of verdicts": [(1.0, float(test >= 5)) for test in range(90)],
+}
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "{}.delta >= -0.01 vs baseline",
+        "{}.delta >= -0.06 vs baseline proven",
+        "{}.delta >= -0.1 vs baseline proven",
+        "{}.delta <= 0.03 vs baseline proven",
+        "{} equivalent within 0.02 vs baseline",
+        "{} equivalent within 0.08 vs baseline",
+    ],
+)
+def test_as_many_tests_as_a_gate_asks_for_decide_it(name: str, gate: str) -> None:
+    """As many as it takes for its own bounds, which are wider than those of a t-test."""
+
+    def note_of(times: int) -> str:
+        sample = PairedSample()
+        for test, values in enumerate(UNDECIDED[name] * times):
+            sample.add(test, values, same=False)
+        found = parse_gate(gate.format("pass_rate" if "verdicts" in name else "m"), SourcePath.nowhere())
+        assert isinstance(found, Gate)
+        return judge_difference(found, sample.test()).note
+
+    note = note_of(1)
+    more = re.search(r"about ([\d,]+) more tests? would tell", note)
+    if more is None:
+        return  # it is decided, or no number of tests would decide it
+    tests = len(UNDECIDED[name])
+    assert "undecided" not in note_of(math.ceil(1 + int(more[1].replace(",", "")) / tests))
 
 
 _CHECK = {"type": "python", "metric": "m"}

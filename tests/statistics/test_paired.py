@@ -517,3 +517,15 @@ def test_a_sample_takes_clusters_in_any_order() -> None:
     found, wanted = sample.test(), compared(sorted(pairs, key=lambda pair: pair[0]))
     assert found is not None
     assert (found.delta, found.se, found.freedom) == (wanted.delta, wanted.se, wanted.freedom)
+
+
+@pytest.mark.parametrize("delta", [0.02, 0.06, 0.2, -0.06])
+def test_more_tests_are_those_that_would_show_on_which_side_of_the_margin_a_difference_is(
+    delta: float,
+) -> None:
+    found = compared((test, 0.4, 0.4 + delta + (0.15 if test % 2 else -0.15)) for test in range(20))
+    decision = decided(found, margin=0.05)
+
+    assert decision.as_delta().needed_tests == found.needed_tests(abs(delta) - 0.05, decision.level)
+    assert decided(found).as_delta().needed_tests == found.needed_tests(delta, decision.level)
+    assert decision.as_delta(detect=0.1).needed_tests == found.needed_tests(0.1, decision.level)

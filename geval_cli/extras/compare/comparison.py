@@ -5,6 +5,7 @@ runs. Of the earlier run only scores and verdicts are held in memory; the later 
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -58,6 +59,7 @@ from geval_cli.runs.stored import is_results_file, named_report
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.files import FILE_PREFIX, PARQUET_SUFFIX, is_file_reference
 from geval_cli.source.problems import did_you_mean
+from geval_cli.statistics.intervals import Interval
 from geval_cli.statistics.paired import (
     SIGNIFICANCE,
     DifferenceVerdict,
@@ -1531,20 +1533,24 @@ def judge_difference(gate: Gate, test: PairedTest | None) -> GateResult:
         return GateResult(gate.text, Status.ERROR, None, "no case was judged in both runs")
     level = SIGNIFICANCE / gate.family
     bounds = test.bounds(level)
-    if gate.is_equivalence:
-        is_broken = bounds is not None and (bounds[0] > gate.limit or bounds[1] < -gate.limit)
-        is_shown = test.identical or (
-            bounds is not None and -gate.limit <= bounds[0] and bounds[1] <= gate.limit
-        )
-    else:
-        worst, best = (None, None) if bounds is None else gate.worst_and_best(*bounds)
-        is_broken = best is not None and not gate.holds(best)
-        is_shown = (test.identical and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
+    is_broken, is_shown = _finding_of(gate, bounds, is_same=test.identical)
     holds = not is_broken if gate.passes_until_disproved else is_shown
     note = _certainty(gate, test, bounds)
     if not (is_broken or is_shown):
         note = f"undecided: {note}{_need(gate, test, level)}"
     return GateResult(gate.text, Status.PASSED if holds else Status.FAILED, test.delta, note)
+
+
+def _finding_of(gate: Gate, bounds: Interval | None, *, is_same: bool = False) -> tuple[bool, bool]:
+    """Return whether a gate is shown to be broken, and whether it is shown to hold; `is_same`: nothing has changed."""
+    if gate.is_equivalence:
+        is_broken = bounds is not None and (bounds[0] > gate.limit or bounds[1] < -gate.limit)
+        return is_broken, is_same or (
+            bounds is not None and -gate.limit <= bounds[0] and bounds[1] <= gate.limit
+        )
+    worst, best = (None, None) if bounds is None else gate.worst_and_best(*bounds)
+    is_broken = best is not None and not gate.holds(best)
+    return is_broken, (is_same and gate.holds(0.0)) or (worst is not None and gate.holds(worst))
 
 
 def _certainty(gate: Gate, test: PairedTest, bounds: tuple[float, float] | None) -> str:
@@ -1570,9 +1576,32 @@ def _need(gate: Gate, test: PairedTest, level: float) -> str:
     needed = test.needed_tests(test.delta - limit, 2 * level)
     if needed is None:
         return ""
-    return f"; {estimated(max(1, needed - test.clusters))} more tests would tell"
+    # Bounds of few tests, or of few that differ, are wider than those of the t-test.
+    fewest = test.clusters + 1
+    more = bisect_left(
+        range(fewest, fewest + _MOST_SEARCHED),
+        True,
+        key=lambda count: any(_finding_of(gate, _of_size(test, count).bounds(level))),
+    )
+    count = max(more + 1, needed - test.clusters)
+    return f"; {estimated(count)} more {'test' if count == 1 else 'tests'} would tell"
 
 
+def _of_size(test: PairedTest, clusters: int) -> PairedTest:
+    """Return a comparison of another number of clusters with the same differences in the same proportions."""
+    ratio = clusters / test.clusters
+    return replace(
+        test,
+        n=round(test.n * ratio),
+        clusters=clusters,
+        se=None if test.se is None else test.se / math.sqrt(ratio),
+        freedom=test.freedom + clusters - test.clusters,
+        differing=round(test.differing * ratio),
+        shifts=None if test.shifts is None else (test.shifts[0] * ratio, test.shifts[1] * ratio),
+    )
+
+
+_MOST_SEARCHED = 10_000
 _TINY = 1e-300
 
 
