@@ -16,6 +16,8 @@ from geval_cli.extras.trust.agreement import agree, agreement_document
 from geval_cli.extras.trust.calibration import calibrate, calibration_document
 from geval_cli.extras.trust.documents import print_document, write_document
 from geval_cli.extras.trust.matching import scores_of
+from geval_cli.extras.trust.probe_findings import repetition_findings
+from geval_cli.extras.trust.probes import Probe, ProbeKind, ScoreChange
 from geval_cli.extras.trust.statistics.drift import spearman
 from geval_cli.extras.trust.true_figures import ScoredOutput, true_figures
 from geval_cli.records import Status
@@ -194,3 +196,15 @@ def test_rounding_errors_of_scores_change_no_figure() -> None:
     ]
     assert {score for item in results for score in scores_of(item).values()} == set(tenths)
     assert spearman([row["score"] for row in dusty], tenths) == pytest.approx(1, abs=1e-12)
+
+    pairs = [
+        [
+            ScoreChange(place, old, new, True, True)
+            for place, (old, new) in enumerate(zip(one, other, strict=True))
+        ]
+        for one, other in ((tenths, [row["score"] for row in dusty]), (tenths, tenths))
+    ]
+    probe = Probe("again", ProbeKind.REPETITION, ("again",), "")
+    dusty_tau, tau = (repetition_findings(probe, "again", "m", made)[0] for made in pairs)
+    assert dusty_tau.estimate == tau.estimate
+    assert dusty_tau.estimate.value == pytest.approx(1, abs=1e-12)

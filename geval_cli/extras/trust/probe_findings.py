@@ -21,7 +21,7 @@ from geval_cli.extras.trust.statistics.agreement import (
     kendall,
     spearman,
 )
-from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, Estimate
+from geval_cli.extras.trust.statistics.plain import MIN_CLUSTERS, SCORE_DIGITS, Estimate
 from geval_cli.statistics.intervals import ClusteredMean, mean_interval, share_interval
 
 LEAST_FALLEN, MOST_SHIFT, MOST_FLIPS, MOST_RISE = 0.5, 0.05, 0.10, 0.05
@@ -204,7 +204,9 @@ def repetition_findings(probe: Probe, form: str, metric: str, pairs: Sequence[Sc
     named = Probe(form if form in probe.name else f"{probe.name} {form}", probe.kind, (form,), probe.source)
     if not pairs:
         return [_nothing(named, metric, "tau")]
-    before, after = (np.array([getattr(pair, side) for pair in pairs]) for side in ("before", "after"))
+    before, after = (
+        np.round([getattr(pair, side) for pair in pairs], SCORE_DIGITS) for side in ("before", "after")
+    )
     tau = dataset_level(kendall, before, after, [str(pair.cluster) for pair in pairs])
     found = _held(named, metric, "tau", tau, FigureLimit(">=", LEAST_TAU))
     if tau.value is None:
@@ -242,7 +244,7 @@ def halo_finding(probe: Probe, outputs: Sequence[JointScores]) -> Finding:
     if len(names) < 2 or not whole:  # noqa: PLR2004 - a correlation is between two
         return _nothing(probe, "", "halo", "needs outputs rated by two dimensions")
     sides = [
-        np.array([[getattr(item, side)[name] for item in whole] for name in names])
+        np.round([[getattr(item, side)[name] for item in whole] for name in names], SCORE_DIGITS)
         for side in ("joint", "separate")
     ]
 
@@ -275,7 +277,8 @@ def loss_finding(probe: Probe, metric: str, scores: Sequence[JointLabel]) -> Fin
     The figure is Spearman's rho with human labels, separate minus joint, with a jackknife interval by cluster.
     """
     human, separate, joint = (
-        np.array([getattr(one, side) for one in scores]) for side in ("human", "separate", "joint")
+        np.round([getattr(one, side) for one in scores], SCORE_DIGITS)
+        for side in ("human", "separate", "joint")
     )
 
     def loss(kept: Mask) -> float | None:
