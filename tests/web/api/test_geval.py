@@ -152,6 +152,18 @@ class TestFields:
         # Names are spelled as in requests, however deep they are.
         assert not re.findall(r'"(\w+_\w+)"(?=[:,\]])', json.dumps(details))
 
+    def test_the_mean_of_equal_scores_is_that_score(self, tmp_path: Path) -> None:
+        """Clients compare it: the mean of three times 0.7 was 0.6999999999999998."""
+        reply = chat_reply('{"score": 7, "reason": "It is right."}')
+        with (
+            LoopbackServer(respond=lambda body, headers: reply) as judge,
+            running_server(tmp_path, environ=judge_environ(judge), scoring="single") as server,
+        ):
+            for count in (3, 6):
+                criteria = [f"Is it right in respect {number}?" for number in range(count)]
+                asked = {**minimal(), "criteria": criteria, "evaluationSteps": ["Read it."]}
+                assert server.post("/api/geval", asked).json["score"] == 0.7, count
+
     def test_without_criteria_and_steps_the_name_is_the_criterion(
         self, server: RunningServer, judge: LoopbackServer
     ) -> None:

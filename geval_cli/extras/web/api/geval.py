@@ -211,7 +211,9 @@ async def judge_output(
         )
     except (ProviderError, JudgeError, UsageError) as error:
         return upstream_problem(error)
-    body: dict[str, JsonValue] = {"score": grade.score, "reason": grade.reason or NO_REASON}
+    # Clients compare it with a threshold of their own: without the rounding error of a mean.
+    score = None if grade.score is None else round(grade.score, 12)
+    body: dict[str, JsonValue] = {"score": score, "reason": grade.reason or NO_REASON}
     if details:
         latency_ms = (time.perf_counter() - started) * 1000
         parts = [_in_camel_case(part) for part in grade.detail.get("parts", [])]
