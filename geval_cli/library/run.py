@@ -6,7 +6,7 @@ In a notebook, the progress of a run is a line in the cell, redrawn while it run
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
     from typing import Unpack
 
+    from geval_cli.engine.runner import StopSignal
     from geval_cli.events import RunEvent
     from geval_cli.extras.compare.comparison import ComparedRow, RunComparison
     from geval_cli.gateway.budget import Budget
@@ -258,7 +259,8 @@ def run(suite: "Suite | str | Path", **options: "Unpack[RunKeywords]") -> RunRes
     """Run a suite and return its results. Blocks, even inside a running event loop.
 
     Inside one, the run has its own thread and event loop; `await arun(...)` runs coroutine functions in yours. Ctrl-C
-    ends the run like `geval run`: finished cases are stored, and `resume=True` does the rest.
+    ends the run like `geval run`: requests in flight are awaited (a second Ctrl-C ends it at once), finished cases are
+    stored, and `resume=True` does the rest.
 
     Args:
         suite: a `Suite`, or the path of a config file.
@@ -284,17 +286,48 @@ def run_blocking(request: "RunRequest", cache: "CacheChoice", *, progress: bool 
     """Run in a new event loop; if one is already running, in a thread."""
     import asyncio
 
+    from geval_cli.engine.runner import StopSignal
     from geval_cli.runs.event_loop import run_async
 
+    stop = StopSignal()
+    work = run_request(request, cache, progress, stop)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_async(run_request(request, cache, progress))
-    return _run_in_thread(request, cache, progress)
+        return run_async(_stopped_first(work, stop))
+    return _run_in_thread(work, stop)
 
 
-def _run_in_thread(request: "RunRequest", cache: "CacheChoice", progress: bool | None) -> RunResult:
-    """Run in an event loop in a new thread; Ctrl-C, which reaches the main thread, ends the run there."""
+def _stop(stop: "StopSignal") -> None:
+    import logging
+
+    from geval_cli.engine.runner import StopReason
+
+    logging.getLogger("geval_cli").warning(
+        "stopping: waiting for requests in flight; interrupt again to end at once"
+    )
+    stop.request(StopReason.SIGINT)
+
+
+async def _stopped_first(work: "Coroutine[Any, Any, RunResult]", stop: "StopSignal") -> RunResult:
+    """Return the result of a run; if cancelled, by Ctrl-C, first keep the answers under way, which may be paid for."""
+    import asyncio
+
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        _stop(stop)
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+        raise
+
+
+def _run_in_thread(run: "Coroutine[Any, Any, RunResult]", stop: "StopSignal") -> RunResult:
+    """Run in an event loop in a new thread; Ctrl-C, which reaches the main thread, stops the run there."""
     import asyncio
     import threading
 
@@ -305,13 +338,17 @@ def _run_in_thread(request: "RunRequest", cache: "CacheChoice", progress: bool |
 
     async def work() -> RunResult:
         try:
-            return await run_request(request, cache, progress)
+            return await run
         finally:
             ended.set()
 
     future = asyncio.run_coroutine_threadsafe(work(), loop)
     try:
         return future.result()
+    except KeyboardInterrupt:
+        loop.call_soon_threadsafe(_stop, stop)
+        ended.wait()
+        raise
     finally:
         future.cancel()
         ended.wait()
@@ -321,7 +358,9 @@ def _run_in_thread(request: "RunRequest", cache: "CacheChoice", progress: bool |
         loop.close()
 
 
-async def run_request(request: "RunRequest", cache: "CacheChoice", progress: bool | None) -> RunResult:
+async def run_request(
+    request: "RunRequest", cache: "CacheChoice", progress: bool | None, stop: "StopSignal | None" = None
+) -> RunResult:
     """Check a suite, run it, and return its results."""
     import asyncio
     import logging
@@ -347,7 +386,7 @@ async def run_request(request: "RunRequest", cache: "CacheChoice", progress: boo
             log.warning(warning)
         resumed = await asyncio.to_thread(resume_run, prepared, state.runs) if request.resumes else None
         listeners = [listener.listen, *(file.listen for file in files)]
-        stop = StopSignal()
+        stop = stop or StopSignal()
 
         def listen(event: "RunEvent") -> None:
             for listen in listeners:

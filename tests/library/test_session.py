@@ -190,6 +190,60 @@ def test_ctrl_c_interrupts_an_evaluation(server: LoopbackServer) -> None:
     assert program.returncode == -signal.SIGINT
 
 
+RUNS = """
+import asyncio
+from geval_cli import Suite, run
+suite = Suite(tests=[{"input": f"q{n}"} for n in range(4)], providers=["openai:m"],
+              assertions=[{"type": "word-count", "value": {"min": 0}}], name="answered")
+def work():
+    return run(suite, max_concurrency=2, progress=False, resume=RESUMES)
+async def cell():
+    return work()
+"""
+LOOPS = {
+    "no event loop": "work()",
+    "a notebook's event loop": "asyncio.new_event_loop().run_until_complete(cell())",
+}
+
+
+@pytest.mark.parametrize("call", LOOPS.values(), ids=LOOPS)
+def test_ctrl_c_keeps_the_answers_of_a_run_that_are_under_way(
+    server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """They were paid for again by the run that resumed it."""
+    monkeypatch.chdir(tmp_path)
+    server.hold()
+    program = start_python(f"{RUNS.replace('RESUMES', 'False')}{call}", server)
+    server.wait_for_requests(2, timeout_s=60)
+    program.send_signal(signal.SIGINT)
+    assert program.stderr is not None
+    assert program.stderr.readline().startswith("stopping: waiting for requests in flight")
+    server.release()
+    _, errors = program.communicate(timeout=60)
+    assert "\nKeyboardInterrupt" in errors
+    assert len(server.requests) == 2
+    again = start_python(f"{RUNS.replace('RESUMES', 'True')}print(len({call}))", server)
+    assert again.communicate(timeout=60)[0] == "4\n"
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("call", LOOPS.values(), ids=LOOPS)
+def test_a_second_ctrl_c_waits_for_nothing(
+    server: LoopbackServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server.hold()
+    program = start_python(f"{RUNS.replace('RESUMES', 'False')}{call}", server)
+    server.wait_for_requests(2, timeout_s=60)
+    program.send_signal(signal.SIGINT)
+    assert program.stderr is not None
+    program.stderr.readline()
+    program.send_signal(signal.SIGINT)
+    _, errors = program.communicate(timeout=60)
+    server.release()
+    assert "\nKeyboardInterrupt" in errors
+
+
 @pytest.mark.local_model
 def test_a_program_with_a_local_model_ends_without_a_word(server: LoopbackServer) -> None:
     """It compares meanings, for which it reads a few words where a rating takes hundreds."""
