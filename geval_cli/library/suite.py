@@ -28,7 +28,7 @@ class Suite:
     """A suite made in Python. Its parts are written as in a config file, except as described here.
 
     Attributes:
-        tests: mappings with the keys of a test, `TestCase`s, or a table with `to_dict("records")`. An iterator is
+        tests: mappings with the keys of a test, `TestCase`s, or a table of pandas, polars or pyarrow. An iterator is
             consumed at once. A missing value in a table counts as a missing key. Texts in tests are taken literally:
             `file://` and `{{ env.NAME }}` have no meaning in them.
         prompts: by default the input of each test if there are providers.
@@ -79,10 +79,15 @@ class Suite:
 
 
 def _rows(tests: Any) -> Iterable[Any]:
-    if hasattr(tests, "to_dict") and not isinstance(tests, Mapping):
+    for name in ("to_dicts", "to_pylist"):  # of polars and of pyarrow, where a missing value is None
+        if hasattr(tests, name) and hasattr(tests, "columns"):
+            rows: list[dict[str, Any]] = getattr(tests, name)()
+            return [{key: value for key, value in row.items() if value is not None} for row in rows]
+    if hasattr(tests, "to_dict") and hasattr(tests, "columns"):
         found: Iterable[Any] = tests.to_dict("records")
         return found
-    if isinstance(tests, str | bytes | Mapping | TestCase) or not isinstance(tests, Iterable):
+    is_column = hasattr(tests, "to_list") and hasattr(tests, "dtype")
+    if isinstance(tests, str | bytes | Mapping | TestCase) or not isinstance(tests, Iterable) or is_column:
         message = f"`tests` must be an iterable of tests, found {type(tests).__name__}"
         raise UsageError(message, hint="for example [{'input': '...', 'output': '...'}]")
     return tests

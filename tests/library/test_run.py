@@ -212,6 +212,45 @@ def test_a_function_that_breaks_is_an_error_and_no_low_score(provider: Any, mess
     assert message in case.error.message
 
 
+class _PolarsFrame:
+    """What this suite needs of polars, which is not installed for tests."""
+
+    columns = ("input", "output", "expected_output")
+
+    def to_dict(self, *, as_series: bool = True) -> None:
+        raise AssertionError("columns are no tests")
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return ROWS
+
+
+ROWS = [
+    {"input": "q", "output": "14", "expected_output": "14"},
+    {"input": None, "output": "15", "expected_output": None},
+]
+
+
+@pytest.mark.parametrize("library", ["polars", "pandas", "pyarrow"])
+def test_a_table_of_each_library_is_its_rows(library: str) -> None:
+    """Of polars it was a TypeError; what is missing in a row is missing in its test."""
+    if library == "polars":
+        table: Any = _PolarsFrame()
+    elif library == "pandas":
+        table = pytest.importorskip("pandas").DataFrame(ROWS)
+    else:
+        table = pytest.importorskip("pyarrow").Table.from_pylist(ROWS)
+    result = run(Suite(tests=table, assertions=[CONTAINS]))
+    assert [case.status.value for case in result] == ["passed", "failed"]
+    rows = build_suite(Suite(tests=table)).document.value["tests"]
+    assert [row.get("expected_output") for row in rows] == ["14", None]
+
+
+def test_a_column_is_no_table() -> None:
+    column = pytest.importorskip("pandas").DataFrame(ROWS)["input"]
+    with pytest.raises(UsageError, match="must be an iterable of tests, found Series"):
+        Suite(tests=column)
+
+
 def test_an_output_may_hold_what_numpy_counts_with_and_dates() -> None:
     numpy = pytest.importorskip("numpy")
     output = {"day": datetime.date(2026, 11, 27), "n": numpy.int64(3), "l": numpy.array([1, 2])}
