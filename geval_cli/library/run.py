@@ -495,7 +495,7 @@ def make_request(
         resume is True,
         resume if isinstance(resume, str) else None,
     )
-    values["outputs"] = tuple(map(Path, _listed(options.get("output", ()))))
+    values["outputs"] = tuple(map(Path, _listed(options.get("output") or ())))
     try:
         check_output_paths(values["outputs"])
     except ConfigError as error:

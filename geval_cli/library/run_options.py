@@ -87,8 +87,10 @@ def _expected(name: str, value: Any) -> str | None:
         not isinstance(value, str) or (value != "never" and seconds_of_age(value) is None)
     ):
         return "an age such as 12h, 30d or never"
-    if name in _PATTERNS and not (isinstance(value, str) and _is_pattern(value)):
-        return "a regular expression"
+    if name in _PATTERNS and not (isinstance(value, str) and value and _is_pattern(value)):
+        return "a regular expression that is not empty"  # an empty one would select, and pay for, everything
+    if value == "":
+        return "left out, or not empty"
     if name == "output":
         return (
             None

@@ -16,6 +16,7 @@ from support.loopback import LoopbackServer, chat_reply
 import geval_cli
 from geval_cli import ConfigError, GEval, RunResult, Suite, TestCase, UsageError, arun, run
 from geval_cli.errors import OutputError
+from geval_cli.library.run import RunKeywords
 from geval_cli.library.suite import build_suite
 from geval_cli.records import RunStatus
 
@@ -251,6 +252,22 @@ def test_a_column_is_no_table() -> None:
         Suite(tests=column)
 
 
+def test_none_as_an_option_is_as_good_as_left_out() -> None:
+    suite = Suite(tests=[{"input": "q", "output": "14"}], assertions=[CONTAINS])
+    assert run(suite, **dict.fromkeys(RunKeywords.__annotations__)).passed
+
+
+EMPTY = {
+    **dict.fromkeys(
+        ("filter_pattern", "filter_providers", "filter_prompts"), "a regular expression that is not empty"
+    ),
+    **dict.fromkeys(
+        ("home", "cache_dir", "env_file", "output", "grader", "resume"), "left out, or not empty"
+    ),
+}
+"""An empty pattern, as of a variable that is not set, selected and paid for everything."""
+
+
 def test_an_output_may_hold_what_numpy_counts_with_and_dates() -> None:
     numpy = pytest.importorskip("numpy")
     output = {"day": datetime.date(2026, 11, 27), "n": numpy.int64(3), "l": numpy.array([1, 2])}
@@ -321,6 +338,10 @@ def test_a_suite_that_is_wrong_says_where_before_anything_is_asked(
             for found in ({"topic": 1}, {"topic": True}, {"topic": ["a"]}, {1: "a"}, "topic=a", ["topic"])
         ),
         (lambda: run("s.yaml", filter_pattern="("), "`filter_pattern` must be a regular expression"),
+        *(
+            (lambda name=name: run("s.yaml", **{name: ""}), f"`{name}` must be {words}")
+            for name, words in EMPTY.items()
+        ),
         (lambda: run("s.yaml", cache_ttl="soon"), "`cache_ttl` must be an age"),
         (lambda: run("s.yaml", offline=True, cache=False), "only the cache answers"),
         (lambda: run("s.yaml", vars=["x"]), "`vars` must be a mapping"),  # type: ignore[arg-type]
