@@ -316,10 +316,10 @@ class MissingParamsError(GevalError):
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, params: Sequence[str], *, location: Location | None = None) -> None:
+    def __init__(self, params: Sequence[str], *, location: Location | None = None, hint: str = "") -> None:
         self.params = tuple(params)
         names = ", ".join(self.params)
-        hint = "give the test case these fields, or leave them out of evaluation_params"
+        hint = hint or "give the test case these fields, or leave them out of evaluation_params"
         super().__init__(f"the test case lacks {names}", hint=hint, location=location)
 
 

@@ -17,6 +17,7 @@ from geval_cli.engine.conversation import CONVERSATION_ID, uses_conversation
 from geval_cli.engine.plan import Plan, SelectedTests, names_of
 from geval_cli.errors import Location, Problem, Severity
 from geval_cli.judge.metric import JudgedCase
+from geval_cli.judge.prompt import COMPARED
 from geval_cli.judge.source import resolve_source
 from geval_cli.numbers import plural
 from geval_cli.patterns import compile_later
@@ -30,8 +31,6 @@ from geval_cli.specs.base import PromptSpec, Spec
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.tests import PROFILE, SuiteTests
 
-_COMPARED = frozenset({"consistency", "relevance", "groundedness"})
-"""The dimensions that mean nothing without a source."""
 _NAMES_MAX = 200
 _SHOWN_MAX = 60
 _NAMES_LISTED = 4
@@ -253,7 +252,7 @@ class LikelyMistakes(Struct):
         if not test.has_output or has_prompt or test.transform_vars is not None:
             return
         name = spec.dimension
-        if name not in _COMPARED or spec.source is not None or test.turns:
+        if name not in COMPARED or spec.source is not None or test.turns:
             return
         texts = {key: getattr(test, key) for key in ("input", "context", "retrieval_context")}
         found = resolve_source(JudgedCase(actual_output=None, vars=test.vars, **texts))

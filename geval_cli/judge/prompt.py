@@ -396,6 +396,9 @@ class Dimension(Struct, frozen=True):
         return " ".join(read_prompt(f"dimensions/{self.name}").split())
 
 
+COMPARED = frozenset({"consistency", "relevance", "groundedness"})
+"""The dimensions that mean nothing without a source."""
+
 DIMENSIONS: Mapping[str, Dimension] = MappingProxyType(
     {
         name: Dimension(name, score_range)

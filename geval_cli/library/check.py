@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from geval_cli.library.records import JudgingOptions, given_media, written_media
@@ -117,6 +118,7 @@ async def acheck(
 
 _session = LibrarySession(JudgingOptions())
 
+_WARNINGS_KEPT = 1000
 _NOT_OF_TEST = ("grader", "samples")
 
 
@@ -136,6 +138,7 @@ def prepare_check(
     import os
 
     from geval_cli.errors import ConfigError, Severity, UsageError
+    from geval_cli.library.run import problem_line
     from geval_cli.library.run_options import check_is_own, check_options
     from geval_cli.library.suite import Suite, build_suite
     from geval_cli.runs.prepare import prepare
@@ -170,10 +173,21 @@ def prepare_check(
         max_cost=max_cost_usd,
     )
     try:
-        return prepare(request)
+        prepared = prepare(request)
     except ConfigError as error:
         problems = [item for item in error.problems if item.severity is Severity.ERROR]
         raise UsageError.of("this assertion cannot be checked", problems) from error
+    for problem in prepared.warnings:
+        _warn(problem_line(problem))
+    return prepared
+
+
+@lru_cache(_WARNINGS_KEPT)
+def _warn(text: str) -> None:
+    """Log a warning, but not again for each output that is checked."""
+    import logging
+
+    logging.getLogger("geval_cli").warning(text)
 
 
 def judging_work(

@@ -26,7 +26,8 @@ from geval_cli.gateway.call import KEYS_OF_CASE
 from geval_cli.gateway.gateway import BoundModel
 from geval_cli.judge.estimate import Grade
 from geval_cli.judge.metric import Judge, JudgedCase, Metric
-from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params
+from geval_cli.judge.prompt import COMPARED
+from geval_cli.judge.source import ASSISTANT, as_text, last_words, missing_params, resolve_source
 from geval_cli.library.definition import Jury, read_trace_of_case, read_turns_of_case
 from geval_cli.library.records import NO_OUTPUT, Result, TestCase, given_media, is_missing, written_media
 from geval_cli.library.suite import SuiteWriter
@@ -87,6 +88,11 @@ async def _evaluated(judges: Session, evaluation: Evaluation, case: TestCase, sp
     )
     if missing := missing_params(metric.evaluation_params, judged):
         raise MissingParamsError(missing)
+    source = resolve_source(judged)
+    if metric.dimension in COMPARED and not held and not source.text and source.knowledge is None:
+        raise MissingParamsError(
+            ("input",), hint=f"{metric.dimension} compares the output with it, or with a context"
+        )
     asked = [(judge, _find_judge(judges, judge)) for judge in _all_judges(evaluation)]
     jury = evaluation.judge
     if isinstance(jury, Jury):

@@ -22,6 +22,7 @@ from geval_cli.extras.mcp import command as mcp_command
 from geval_cli.extras.mcp.command import McpOptions
 from geval_cli.extras.mcp.server import MOST_CHARACTERS, _begun, answer, config_below
 from geval_cli.gateway.budget import Budget, BudgetError
+from geval_cli.judge.prompt import COMPARED
 from geval_cli.records import RunStatus
 from geval_cli.runs.prepare import prepare
 from geval_cli.runs.requests import RunRequest
@@ -216,6 +217,9 @@ def test_an_assistant_checks_plans_starts_and_follows_a_run(root: Path) -> None:
                 call, "judge_text", output="x", dimension="fluncy"
             )
             assert "either" in await refusal(call, "judge_text", output="x")
+            for name in COMPARED:
+                told = await refusal(call, "judge_text", output="x", dimension=name)
+                assert f"{name} compares the text with its input, and there is none" in told
             for tool, words, told in (
                 ("judge_text", {}, "`output` is missing"),
                 ("show_case", {"test": 0}, "`test` must be greater than or equal to 1"),

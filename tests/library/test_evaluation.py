@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+import math
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ from geval_cli import (
     run,
 )
 from geval_cli.errors import ProviderUnavailableError
+from geval_cli.judge.prompt import COMPARED
+from geval_cli.library.check import prepare_check
 from geval_cli.records import Choice, ModelRequest, ModelResponse, Usage
 
 CASE = TestCase("How do I make pasta?", "Boil water, add pasta, drain, serve.")
@@ -147,6 +150,23 @@ def test_samples(server: LoopbackServer) -> None:
     assert (result.score, result.reason) == (0.9, "r9")
     assert (result.metadata["valid"], result.metadata["requested"]) == (3, 3)
     assert server.requests[0].json["n"] == 3
+
+
+@pytest.mark.parametrize("dimension", sorted(COMPARED))
+@pytest.mark.parametrize("nothing", [None, "", " ", math.nan])
+def test_a_dimension_without_a_source_is_not_rated(
+    server: LoopbackServer, dimension: str, nothing: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The output was rated by itself: an answer that is consistent with nothing was consistent."""
+    metric = GEval("m", dimension=dimension, scoring="single")
+    with pytest.raises(MissingParamsError, match="lacks input") as caught:
+        metric.evaluate(TestCase(nothing, "The summary."))
+    assert "compares the output with it" in caught.value.hint
+    assert not server.requests
+    for number in range(2):
+        prepare_check(f"output {number}", {"type": "g-eval", "dimension": dimension}, {})
+    assert caplog.text.count(f"`{dimension}` compares outputs with a source") <= 1
+    assert metric.evaluate(TestCase(nothing, "The summary.", context="The article.")).score is not None
 
 
 def test_a_dimension_is_held_against_the_input(server: LoopbackServer) -> None:

@@ -51,7 +51,7 @@ from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.judge.metric import JudgedCase
-from geval_cli.judge.prompt import find_dimension
+from geval_cli.judge.prompt import COMPARED, find_dimension
 from geval_cli.patterns import compile_later
 from geval_cli.providers.prices import known_price
 from geval_cli.providers.registry import build_provider
@@ -597,6 +597,9 @@ class AssistantTools:
             raise UsageError("`criteria` is empty", hint="say in a sentence what makes an output good")
         if dimension is not None:
             find_dimension(dimension)
+        if dimension in COMPARED and not (input or "").strip():
+            hint = "give `input`, or say in `criteria` what makes an output good"
+            raise UsageError(f"{dimension} compares the text with its input, and there is none", hint=hint)
         spec = self._judge()
         fields = GEvalFields(type="g-eval", dimension=dimension)
         # The assistant's text is not a template, so it is not passed as a field of the assertion.
