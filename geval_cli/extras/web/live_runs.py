@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from geval_cli.engine.aggregate import Tally
 from geval_cli.engine.runner import GRACE_S, StopReason, StopSignal
 from geval_cli.errors import GevalError, UsageError
 from geval_cli.events import CaseFinished, Noticed, RunEvent, RunFinished, RunStarted
-from geval_cli.extras.run_pages import RunPages
+from geval_cli.extras.run_pages import RunChoice, RunPages
 from geval_cli.extras.web.config_code import runs_code
 from geval_cli.extras.web.problems_json import RefusedError
 from geval_cli.extras.web.settings import ServerSettings, served_config
@@ -271,6 +272,7 @@ _log = logging.getLogger("geval_cli")
 
 _FORBIDDEN, _CONFLICT, _TOO_MANY, _UNAVAILABLE = 403, 409, 429, 503
 _AGAIN_S = 10
+_PAGE = 200
 
 
 class LiveRuns:
@@ -343,6 +345,7 @@ class LiveRuns:
 
         def request() -> RunRequest:
             again = self._repeated(run, path)
+            again = dataclasses.replace(again, baseline=self._baseline_of(run, again.baseline))
             # Who resumes a run that stopped at its first failure wants the rest of it.
             return dataclasses.replace(
                 again, resume_from=run.id, retry_errors=retries_errors, fail_fast=False
@@ -479,6 +482,23 @@ class LiveRuns:
             return self._exact_request(path, options_of({} if origin is None else origin.covered))
         except UsageError as error:
             raise RefusedError(error.message, status=_CONFLICT, hint=error.hint) from error
+
+    def _baseline_of(self, run: RunRecord, name: str | None) -> str | None:
+        """Return the run that the name of a baseline meant when a run began: by now, `latest` may be the run itself."""
+        latest = re.fullmatch(r"latest(?:~(\d{1,9}))?", name or "")
+        if latest is None:
+            return name
+        pages, offset, back = RunPages(self._state.runs), 0, int(latest[1] or 0)
+        older: list[str] = []
+        while len(older) <= back + 1:
+            found, _ = pages.outlines(RunChoice(), offset=offset, limit=_PAGE)
+            if not found:
+                return name
+            for item in found:
+                if older or item.run.id == run.id:
+                    older.append(item.run.id)
+            offset += _PAGE
+        return older[back + 1]
 
     def _exact_request(self, config: Path, options: RunOptions) -> RunRequest:
         settings = self._settings

@@ -173,6 +173,22 @@ class TestAgain:
             assert [gate["gate"] for gate in summary["gates"]] == gates
             assert sum(used["requests"] for used in summary["usage"].values()) == requests
 
+    def test_latest_is_the_baseline_that_it_was_when_the_run_began(
+        self, asking: RunningServer, model: Model
+    ) -> None:
+        """Resumed, the run would be compared with itself, or with a later one."""
+        folder = asking.settings.folder
+        first, second = run_to_end(asking, "asking.yaml"), run_to_end(asking, "asking.yaml")
+        bounds = ("--max-requests", "1", "--no-cache", "-j", "1", "--home", str(folder / ".geval"))
+        for name, meant in (("latest", second), ("latest~3", first)):
+            baseline = ("--baseline", name)
+            run_geval("run", "asking.yaml", *bounds, *baseline, cwd=folder, env=judge_environ(model.server))
+            stopped = asking.get("/api/runs/latest").json["run"]["id"]
+            run_to_end(asking, "asking.yaml")
+            ended(asking, asking.post(f"/api/runs/{stopped}/resume", {}))
+            summary = asking.get(f"/api/runs/{stopped}").json["summary"]
+            assert summary["baseline"]["a"]["id"] == meant, name
+
     def test_tests_that_are_not_known_any_more_are_not_guessed(self, server: RunningServer) -> None:
         run_to_end(server)
         folder = server.settings.folder
