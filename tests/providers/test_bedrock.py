@@ -891,6 +891,21 @@ def test_a_faster_answer_costs_more_than_the_table_says(configured: Any, is_know
     assert (found.usage.cost_usd is not None) is is_known
 
 
+@pytest.mark.parametrize(
+    "guardrail",
+    [
+        {"guardrailIdentifier": "g", "guardrailVersion": "1"},
+        {"guardrailConfig": {"guardrailIdentifier": "g", "guardrailVersion": "1"}},
+    ],
+)
+def test_an_answer_that_a_guardrail_checked_costs_more_than_its_tokens(guardrail: dict[str, Any]) -> None:
+    own = {"input": 1, "output": 1}
+    costs = [
+        exchange(said({"text": "a"}), price=price, **guardrail).usage.cost_usd for price in ("list", own)
+    ]
+    assert costs == [None, pytest.approx(10 / 1e6)]
+
+
 def test_tokens_from_the_vendors_cache_are_counted_and_priced() -> None:
     price = {"price": "list"}
     plain = exchange(said({"text": "a"}), **price)

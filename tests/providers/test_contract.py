@@ -235,6 +235,15 @@ def test_a_success_without_an_answer_is_a_response_error(case: Case, reply: Repl
     assert error.is_retryable != is_config_wrong
 
 
+@pytest.mark.parametrize("start", ["data: {}", "event: message\ndata: {}", ": PROCESSING\n\ndata: {}"])
+def test_a_stream_that_was_not_requested_is_not_paid_for_again(case: Case, start: str) -> None:
+    reply = Reply(body=start.encode(), headers={"content-type": "text/event-stream"})
+    error = failure(case, reply)
+    assert isinstance(error, ProviderResponseError)
+    assert "event stream" in str(error)
+    assert not error.is_retryable
+
+
 def test_a_server_that_is_not_there_is_unavailable(case: Case) -> None:
     with LoopbackServer() as gone:
         model = case.build(gone, {})

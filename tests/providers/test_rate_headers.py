@@ -39,6 +39,8 @@ NOW_S = 1_800_000_000.0
         ),
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "1800000004"}, 4),
         ({"x-ratelimit-remaining": "unlimited", "x-ratelimit-reset": "30"}, 0),
+        ({"x-ratelimit-remaining-requests": "-1", "x-ratelimit-reset-requests": "30"}, 0),
+        ({"x-ratelimit-remaining-tokens": "-1", "x-ratelimit-reset-tokens": "30"}, 0),
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "soon"}, 0),
         ({"x-ratelimit-reset-requests": "30s"}, 0),
     ],

@@ -64,6 +64,7 @@ _BODY_KEYS = (
 """Parameters that go into a request unchanged, besides the parts that geval writes."""
 
 _GUARDRAIL_KEYS = ("guardrailIdentifier", "guardrailVersion")
+_GUARDRAILS = frozenset({"guardrailConfig", *_GUARDRAIL_KEYS})
 WRITTEN_KEYS = (
     *_BODY_KEYS,
     *_GUARDRAIL_KEYS,
@@ -102,7 +103,10 @@ class ConverseProvider(EndpointProvider):
         return (choice,)
 
     def tokens(self, body: Mapping[str, Any]) -> TokenUsage | None:
-        return _usage_of(body)
+        tokens = _usage_of(body)
+        # A guardrail is charged by the texts that it checks, and the answer does not say how much.
+        is_guarded = not self._endpoint.wire.keys().isdisjoint(_GUARDRAILS)
+        return replace(tokens, is_partial=True) if tokens is not None and is_guarded else tokens
 
     def dropped(self, request: ModelRequest) -> tuple[str, ...]:
         settings = _settings(self._endpoint, request)

@@ -50,7 +50,13 @@ from geval_cli.providers.network.messages import (
     json_bytes,
 )
 from geval_cli.providers.redaction import public_url
-from geval_cli.providers.wire.refusals import CallContext, exhausted_for_s, refusal_error, request_id_of
+from geval_cli.providers.wire.refusals import (
+    CallContext,
+    error_facts,
+    exhausted_for_s,
+    refusal_error,
+    request_id_of,
+)
 from geval_cli.records import Usage
 from geval_cli.version import __version__, install_hint
 
@@ -342,13 +348,10 @@ def response_error(what: str, reply: HttpResponse, context: CallContext) -> Prov
     message = f"{context.provider_id} sent {what[:_WHAT_CHARS]}"
     if reply.body.lstrip()[:1] == b"<":
         message += f" (it looks like a web page: check {context.address})"
-    elif reply.body.startswith((b"data:", b"event:")):
+    is_stream = reply.body.startswith((b"data:", b"event:", b": "))
+    if is_stream:
         message += " (it is an event stream, which was not requested: check what the server adds to requests)"
-    error = ProviderResponseError(
-        message,
-        provider_id=context.provider_id,
-        status=reply.status,
-        body=context.secrets.excerpt(reply.text),
-    )
+    error = ProviderResponseError(message, **error_facts(reply, context))
+    error.is_retryable = not is_stream  # it would be paid for again, and be one again
     error.request_id = request_id_of(reply, context)
     return error

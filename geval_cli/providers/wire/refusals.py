@@ -54,7 +54,7 @@ def exhausted_for_s(headers: Mapping[str, str], *, now_s: float, tokens: int) ->
     waits = (
         wait
         for name, wait, left in _limits(headers, now_s)
-        if left is not None and (left <= 0 or ("token" in name and left < tokens))
+        if left is not None and 0 <= left < max(1, tokens if "token" in name else 1)  # -1 means no limit
     )
     return max(waits, default=0.0)
 
@@ -248,12 +248,12 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         return _rate_limit_error(reply, context, now_s)
     # A judge's schema is given up instead, as a parameter that geval added.
     if _UNUSABLE_ANSWER.search(codes) and "response_format" not in context.added:
-        return ProviderResponseError(_message(reply, context), **_facts(reply, context))
+        return ProviderResponseError(_message(reply, context), **error_facts(reply, context))
     if reply.status in _MAY_REFUSE_PARAMETERS:
         parameter = find_unsupported_parameter(text, context.sent_parameters, added=context.added)
         if parameter and (parameter not in context.written or _is_renamed(parameter, words, context)):
             return UnsupportedParameterError(
-                _message(reply, context), parameter=parameter, **_facts(reply, context)
+                _message(reply, context), parameter=parameter, **error_facts(reply, context)
             )
         if not parameter and context.written and not _CONTEXT_TOO_LONG.search(text):
             names = context.sent_parameters if isinstance(context.sent_parameters, Mapping) else {}
@@ -271,11 +271,11 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         similar = similar_model(context.provider_id, context.model)
         guess = f"did you mean `{similar}`? " if similar else ""
         hint = f"{guess}check the model's name and `base_url`; no further request was sent to it"
-        return UnknownModelError(_message_at(reply, context), hint=hint, **_facts(reply, context))
+        return UnknownModelError(_message_at(reply, context), hint=hint, **error_facts(reply, context))
     if may_be_limited and reply.status == HTTPStatus.TOO_MANY_REQUESTS:
         return _rate_limit_error(reply, context, now_s)
     if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR or reply.status in _PASSING_STATUSES:
-        error = ProviderUnavailableError(_message(reply, context), **_facts(reply, context))
+        error = ProviderUnavailableError(_message(reply, context), **error_facts(reply, context))
         error.retry_after_s = retry_after_s(reply, now_s=now_s)
         return error
     hint = ""
@@ -296,10 +296,10 @@ def _classified(reply: HttpResponse, context: CallContext, now_s: float) -> Prov
         hint = "the prompt has more tokens than your per-minute limit: shorten it, or have the limit raised"
     elif _CONTEXT_TOO_LONG.search(reply.text):
         hint = "the prompt is too long for the model: shorten it, or use a model with a larger context"
-    return ProviderRequestError(_message(reply, context), hint=hint, **_facts(reply, context))
+    return ProviderRequestError(_message(reply, context), hint=hint, **error_facts(reply, context))
 
 
-def _facts(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
+def error_facts(reply: HttpResponse, context: CallContext) -> dict[str, Any]:
     """Return what every error about a refusal holds, as keyword arguments."""
     body = context.secrets.excerpt(reply.text)
     return {"provider_id": context.provider_id, "status": reply.status, "body": body}
@@ -349,7 +349,9 @@ def _is_throttled(status: int, codes: str) -> bool:
 def _rate_limit_error(reply: HttpResponse, context: CallContext, now_s: float) -> ProviderRateLimitError:
     as_limit = HttpResponse(HTTPStatus.TOO_MANY_REQUESTS, reply.headers, reply.body)
     wait_s = retry_after_s(as_limit, now_s=now_s)
-    return ProviderRateLimitError(_message(reply, context), retry_after_s=wait_s, **_facts(reply, context))
+    return ProviderRateLimitError(
+        _message(reply, context), retry_after_s=wait_s, **error_facts(reply, context)
+    )
 
 
 def _message(reply: HttpResponse, context: CallContext) -> str:
@@ -378,7 +380,7 @@ def _auth_error(reply: HttpResponse, context: CallContext, *, is_out_of_money: b
         hint = f"the key came from {context.key_source} and was refused: set a valid one there"
     else:
         hint = f"no key was sent; {context.key_hint}"
-    return ProviderAuthError(_message_at(reply, context), hint=hint, **_facts(reply, context))
+    return ProviderAuthError(_message_at(reply, context), hint=hint, **error_facts(reply, context))
 
 
 _MAY_SAY_NO_MODEL = _MAY_REFUSE_PARAMETERS - {HTTPStatus.NOT_IMPLEMENTED} | {HTTPStatus.GONE}
@@ -430,7 +432,7 @@ def _written_error(reply: HttpResponse, context: CallContext, parameter: str) ->
     return ProviderRequestError(
         f"{context.provider_id} refuses `{shown}`{place}: {said}",
         hint=f"leave `{parameter}` out, or use a value that this model accepts",
-        **_facts(reply, context),
+        **error_facts(reply, context),
     )
 
 
