@@ -1,4 +1,5 @@
 import json
+from functools import partial
 
 import pytest
 
@@ -9,11 +10,13 @@ from geval_cli.extras.graded.verdicts import (
     parse_attributions,
     parse_category,
     parse_choice,
+    parse_named_choice,
     parse_numbers,
     parse_plain,
     parse_rubric_verdict,
     parse_texts,
     parse_verdict_list,
+    parse_winner,
     parse_yes_or_no,
 )
 
@@ -352,3 +355,54 @@ def test_a_contradictory_or_doubted_reply_is_an_error(read, text: str) -> None:
 def test_an_item_of_a_checklist_whose_quotation_breaks_off_is_not_answered(text: str) -> None:
     with pytest.raises(JudgeParseError, match="does not answer item 2"):
         parse_checklist(text, ("Is it a?", "Is it b?"))
+
+
+READERS = {
+    "yes or no": (parse_yes_or_no, ('{{"reason": "{}", "answer": "no"}}', "{}\n\nN")),
+    "category": (parse_category, ('{{"reason": "{}", "category": "D"}}', "(D) {}")),
+    "named choice": (
+        partial(parse_named_choice, names={"bad": "bad"}),
+        ('{{"reason": "{}", "choice": "bad"}}',),
+    ),
+    "choice": (partial(parse_choice, count=2), ('{{"reason": "{}", "best": 1}}',)),
+    "winner": (parse_winner, ('{{"reason": "{}", "winner": "tie"}}', "{}\nWinner: tie")),
+    "checklist": (
+        partial(parse_checklist, items=["a", "b"]),
+        ('{{"1": {{"reason": "{0}", "answer": "no"}}, "2": {{"reason": "{0}", "answer": "no"}}}}',),
+    ),
+    "rubric": (parse_rubric_verdict, ('{{"reason": "{}", "pass": false, "score": 0}}',)),
+}
+REASONS = {
+    "I cannot evaluate this.": True,
+    "I'm sorry, but I can't assist with that.": True,
+    "Ich kann diesen Text nicht bewerten.": True,
+    "我无法评估此内容。": True,
+    "I cannot rate it higher.": False,
+    "It says that it cannot help.": False,
+    "No output was provided.": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [(name, form) for name, (_, forms) in READERS.items() for form in forms]
+)
+def test_a_verdict_beside_a_refusal_is_none(name: str, form: str) -> None:
+    read, _ = READERS[name]
+    refused = []
+    for reason in REASONS:
+        try:
+            read(form.format(reason))
+        except JudgeParseError as error:
+            refused.append((reason, str(error)))
+    assert refused == [
+        (reason, "the judge's reply says that it gives no verdict")
+        for reason, is_refusal in REASONS.items()
+        if is_refusal
+    ]
+
+
+def test_an_item_that_cannot_be_judged_leaves_the_others_of_a_checklist() -> None:
+    reply = (
+        '{"1": {"reason": "I cannot assess it.", "answer": "no"}, "2": {"reason": "So.", "answer": "yes"}}'
+    )
+    assert [item.is_yes for item in parse_checklist(reply, ["a", "b"])] == [False, True]

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from geval_cli.errors import JudgeError, JudgeParseError
-from geval_cli.extras.graded.verdicts import as_claim, spelled, weigh_words
+from geval_cli.extras.graded.verdicts import as_claim, check_no_refusal, refuses, spelled, weigh_words
 from geval_cli.judge.calls import JudgeCalls, reply_schema
 from geval_cli.judge.estimate import (
     LOGPROBS_HINT,
@@ -107,6 +107,8 @@ def parse_checklist(text: str, items: Sequence[str]) -> tuple[ItemReply, ...]:
         raise JudgeParseError(
             f"the judge's reply does not answer {which} of the checklist with yes or no", raw_text=text
         )
+    if all(refuses(found[number].reason) for number in numbers):
+        check_no_refusal(found[1].reason, text)
     return tuple(found[number] for number in numbers)
 
 

@@ -167,9 +167,7 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
                 said is None or said is True or (isinstance(said, str) and said.lower() in _TRUE_TO_PROMPTFOO)
             )
             return (passed, _assumed_share(ratings[-1].value, text) if ratings else None), reason_of(found)
-        refused = REFUSES.match(reason_of(found) or "")
-        if refused is not None and refused["nothing"] is None:  # an output that is empty can fail for that
-            raise JudgeParseError("the judge's reply says that it gives no verdict", raw_text=text)
+        check_no_refusal(reason_of(found), text)
         claims = {as_claim(member.value) for member in verdicts}
         claims |= {as_claim(member.value) for member in _members(found, _VERDICT_KEYS)} & {True, False}
         if claims not in ({True}, {False}):
@@ -190,6 +188,18 @@ def parse_rubric_verdict(text: str, *, needs_score: bool = True, assumes_pass: b
     return JudgeDecision(passed, reason, share)
 
 
+def refuses(reason: str | None) -> bool:
+    """Return whether a judge says in its reason that it gives no verdict; an output that is empty can fail for that."""
+    refused = REFUSES.match(reason or "")
+    return refused is not None and refused["nothing"] is None
+
+
+def check_no_refusal(reason: str | None, text: str) -> None:
+    """Raise JudgeParseError if the reason beside a verdict says that the judge gives none."""
+    if refuses(reason):
+        raise JudgeParseError("the judge's reply says that it gives no verdict", raw_text=text)
+
+
 def parse_yes_or_no(text: str) -> JudgeDecision:
     """Return a yes or no, as JSON or as the last word of the reply."""
 
@@ -199,6 +209,7 @@ def parse_yes_or_no(text: str) -> JudgeDecision:
 
     decision = _find_one(text, read)
     if decision is not None:
+        check_no_refusal(decision[1], text)
         return JudgeDecision(*decision)
     answer = without_thoughts(text)
     match = _LAST_WORD.search(answer)
@@ -209,7 +220,9 @@ def parse_yes_or_no(text: str) -> JudgeDecision:
     others = of_line if _has_line(match, answer) else _EACH_WORD.finditer(answer)
     if any(each[1][0].lower() != match[1][0].lower() for each in others):
         raise JudgeParseError("the judge's reply says both yes and no", raw_text=text)
-    return JudgeDecision(match[1].lower() in _YES, " ".join(answer[: match.start()].split()) or None)
+    reason = " ".join(answer[: match.start()].split()) or None
+    check_no_refusal(reason, text)
+    return JudgeDecision(match[1].lower() in _YES, reason)
 
 
 def _has_line(word: re.Match[str], answer: str) -> bool:
@@ -239,6 +252,7 @@ def parse_category(text: str) -> tuple[str, str | None]:
 
     decision = _find_one(text, read)
     if decision is not None:
+        check_no_refusal(decision[1], text)
         return decision
     answer = without_thoughts(text)
     match = _LETTER.match(answer)
@@ -248,7 +262,9 @@ def parse_category(text: str) -> tuple[str, str | None]:
         (other[1] or other[2]) != match[1].upper() for other in _OTHER_LETTER.finditer(answer, match.end())
     ):
         raise JudgeParseError("the judge's reply names more than one category", raw_text=text)
-    return match[1].upper(), " ".join(answer[match.end() :].split()) or None
+    reason = " ".join(answer[match.end() :].split()) or None
+    check_no_refusal(reason, text)
+    return match[1].upper(), reason
 
 
 def parse_attributions(text: str, truth: str = "") -> tuple[bool, ...]:
@@ -382,6 +398,7 @@ def parse_choice(text: str, count: int, *, first: int = 1) -> tuple[int, str | N
     if number is None or not first <= number < first + count:
         span = f"{first} to {first + count - 1}"
         raise JudgeParseError(f"the judge did not choose one of the outputs {span}", raw_text=text)
+    check_no_refusal(reason, text)
     return number - first, reason
 
 
@@ -411,6 +428,7 @@ def parse_named_choice(text: str, names: Mapping[str, str]) -> tuple[str, str | 
     chosen, reason = (alone, None) if alone is not None else _one_of(text, read, "choice")
     if chosen is None:
         raise JudgeParseError("the judge did not name one of the choices", raw_text=text)
+    check_no_refusal(reason, text)
     return chosen, reason
 
 
@@ -596,6 +614,7 @@ def parse_winner(text: str) -> WinnerReply:
         raise JudgeParseError(message, raw_text=text)
     if not found:
         raise JudgeParseError(why_unreadable(text, "winner"), raw_text=text)
+    check_no_refusal(found[0].reason, text)
     return found[0]
 
 
