@@ -200,7 +200,7 @@ class CapabilityLayer:
             if read in _CUT_TO and call.provider.id.startswith("ollama:"):
                 self._notice(
                     f"{call.provider.label} read exactly {read:,} tokens of a prompt and has probably cut it off: set"
-                    " OLLAMA_CONTEXT_LENGTH to a larger context at the server"
+                    " OLLAMA_CONTEXT_LENGTH to a larger context at the server, then run with --no-cache"
                 )
             dropped = (*dropped, *self._missing_logprobs(call, request, response))
             if not dropped:
