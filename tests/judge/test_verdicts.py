@@ -199,6 +199,9 @@ def test_a_list_without_its_key_is_no_text_of_its_own(around: str) -> None:
         ("[1] The shop opens at nine.", 1),
         ("I can\u2019t help with that.", None),
         ("I am unable to extract statements.", None),
+        ("Es tut mir leid, ich kann keine Aussagen nennen.", None),
+        ("Désolé, je ne peux pas vous aider.", None),
+        ("抱歉,我无法提供帮助。", None),
     ],
 )
 def test_words_for_nothing_are_no_claim_and_a_refusal_is_no_list(reply: str, count: int | None) -> None:

@@ -93,7 +93,9 @@ _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 _REFUSAL = re.compile(
     r"(?:(?:i['\u2019]?m|i am) (?:very )?sorry|sorry\b|i apologi[sz]e\b|as an ai\b"
     r"|i (?:can\s?not|can['\u2019]?t|won['\u2019]?t|am (?:unable|not able) to)"
-    r" (?:assist|comply|extract|help|identify|provide)\b)",
+    r" (?:assist|comply|extract|help|identify|provide)\b"
+    r"|(?:es )?tut mir (?:sehr )?leid\b|entschuldigung\b|het spijt me\b|(?:je suis )?désolée?\b|lo siento\b|desculpe\b"
+    r"|mi dispiace\b|很?抱歉|对不起|對不起|申し訳|すみません|죄송)",
     re.IGNORECASE,
 )
 
