@@ -23,7 +23,7 @@ from geval_cli.errors import JudgeParseError, Problem, Severity, UnjudgeableErro
 from geval_cli.judge.prompt import user_message
 from geval_cli.numbers import format_score_beside, format_threshold
 from geval_cli.providers.base import CLASSIFICATION, MODERATION
-from geval_cli.records import ModelRequest, Purpose, Role
+from geval_cli.records import ModelRequest, Purpose, Role, Status
 from geval_cli.source.problems import hint_among
 from geval_cli.specs.base import Score
 
@@ -75,6 +75,7 @@ class ModerationAssertion(ModelGradedAssertion):
         Raises:
             ProviderError: the model could not answer.
             JudgeParseError: its answer has no flagged categories.
+            UnjudgeableError: it has no such category as `value` names, and flags none of the others.
         """
         if not subject.text.strip():
             return Outcome.of(True, "there is no output to moderate")
@@ -87,6 +88,9 @@ class ModerationAssertion(ModelGradedAssertion):
             found = json.loads(text)
         except (ValueError, RecursionError):
             found = None
+        categories = None  # a moderator of the user's own names only those that it flags
+        if isinstance(found, dict) and found.keys() == {"flagged", "categories"}:
+            found, categories = found["flagged"], found["categories"]
         if not isinstance(found, dict) or not all(
             score is None or _is_share(score) for score in found.values()
         ):
@@ -96,6 +100,12 @@ class ModerationAssertion(ModelGradedAssertion):
                 hint="name a moderation model, for example openai:moderation",
             )
         verdict = self._verdict(found)
+        unknown = [name for name in self.value if categories is not None and name not in categories]
+        if unknown and verdict.status is Status.PASSED and not tools.rules.missing_class_is_zero:
+            raise UnjudgeableError(
+                f"the moderator has no category {listed(unknown)}",
+                hint=f"write its own categories in `value`: {listed(categories or [])}",
+            )
         return replace(verdict, latency_ms=response.latency_ms)
 
     def decide_again(self, rated: Outcome, test: MergedTest, tools: Tools) -> Outcome | None:

@@ -387,7 +387,7 @@ class CohereEmbeddingProvider(EmbeddingProvider):
 
 
 class ModerationProvider(EndpointProvider):
-    """A moderation model: it returns the categories flagged in the last user message, with their scores."""
+    """A moderation model: it returns its categories, and the scores of those that it flags in the last user message."""
 
     writes = False
 
@@ -411,7 +411,8 @@ class ModerationProvider(EndpointProvider):
         if first.get("flagged") is True and not flagged:
             raise received.refuse("a verdict that flags the text but no category")
         scores = scores if isinstance(scores, Mapping) else {}
-        return (Choice(json.dumps({name: finite_number(scores.get(name)) for name in flagged})),)
+        found = {name: finite_number(scores.get(name)) for name in flagged}
+        return (Choice(json.dumps({"flagged": found, "categories": list(map(str, categories))})),)
 
 
 class ClassificationProvider(EndpointProvider):

@@ -1,9 +1,12 @@
+import json
+from contextlib import nullcontext
+
 import pytest
 from support.graded import graded, graded_tools
 from support.verdicts import problems
 
 from geval_cli.assertions.judges import DEFAULT_MODERATION
-from geval_cli.errors import JudgeParseError, ProviderUnavailableError, Severity
+from geval_cli.errors import JudgeParseError, ProviderUnavailableError, Severity, UnjudgeableError
 from geval_cli.records import AssertionResult, Status
 from geval_cli.specs.base import ProviderSpec, TestOptionsSpec
 from geval_cli.specs.promptfoo import JudgesSpec
@@ -39,6 +42,27 @@ def test_the_reason_names_the_categories_and_the_detail_how_sure_it_is() -> None
     assert '"violence", "hate"' in result.reason
     assert result.detail["flagged"] == {"violence": 0.9, "hate": 0.4}
     assert "do not count" in moderated(FLAGGED, value=["sexual"]).reason
+
+
+@pytest.mark.parametrize("kind", ["moderation", "not-moderation"])
+@pytest.mark.parametrize(
+    ("value", "flagged", "is_judged"),
+    [
+        (["hate"], {}, True),
+        (["hate", "violence"], {"violence": 0.9}, True),
+        (["hate_speech"], {}, False),
+        (["hate_speech"], {"violence": 0.9}, False),
+        (["hate", "hate_speech"], {}, False),
+        (["violence", "hate_speech"], {"violence": 0.9}, True),
+    ],
+)
+def test_a_category_that_the_moderator_does_not_have_passes_nothing(
+    kind: str, value: list[str], flagged: dict[str, float], is_judged: bool
+) -> None:
+    reply = json.dumps({"flagged": flagged, "categories": ["hate", "violence"]})
+    expected = nullcontext() if is_judged else pytest.raises(UnjudgeableError, match="no category")
+    with expected:
+        moderated(reply, kind, value=value)
 
 
 def test_nothing_said_is_nothing_to_moderate_and_asks_nobody() -> None:
