@@ -204,7 +204,10 @@ def closed_doors(where: str, source: str) -> list[str]:
 
 
 def ways_round(where: str, source: str) -> list[str]:
-    """What opens, lists, starts, imports, evaluates or connects by itself, in a module that may not."""
+    """What opens, lists, starts, imports, evaluates or connects by itself, in a module that may not.
+
+    Writing in a module that is not in `WRITERS` is left to the test of those: it is one mistake.
+    """
     if any(where == name or (name.endswith("/") and where.startswith(name)) for name in ALLOWED):
         return []
     doors = {"read_text"}  # of `source_file`, a function; of a path, a method
@@ -212,7 +215,7 @@ def ways_round(where: str, source: str) -> list[str]:
         f"{where}:{call.lineno} {name_of(call)}"
         for call in calls(source)
         if name_of(call) in WAYS_ROUND and not (name_of(call) in doors and isinstance(call.func, ast.Name))
-        if not _is_harmless(call)
+        if not _is_harmless(call) and (where in WRITERS or not writes(call))
     ]
 
 

@@ -90,6 +90,8 @@ COUNTS = [(name, place) for name, wire in WIRES.items() for place in wire.counts
 def test_every_api_is_among_them() -> None:
     apis = {rules.module for rules in WIRE_FORMATS.values()}
     assert apis - WIRES.keys() == set(), "add a reply of these APIs to WIRES"
+    rich = {name.partition(":")[0] for name in RICH}
+    assert apis - rich == set(), "add a reply of these APIs with all parts that are read to RICH"
 
 
 @pytest.mark.parametrize(

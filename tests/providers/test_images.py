@@ -14,10 +14,12 @@ from support.pictures import BLUE, GIF, JPEG, WEBP, data_url, png
 from geval_cli.errors import UnjudgeableError
 from geval_cli.gateway.cache import choice_keys
 from geval_cli.providers.base import ProviderIdentity
-from geval_cli.providers.preset_table import WIRE_FORMATS
+from geval_cli.providers.preset_table import PRESETS, WIRE_FORMATS
+from geval_cli.providers.registry import sees_images
 from geval_cli.records import Message, ModelRequest
 from geval_cli.source.access import TRUSTED
 from geval_cli.source.media import Media, data_url_media, read_media, with_media
+from geval_cli.specs.base import ProviderSpec
 
 PNG = png()
 ENCODED = base64.b64encode(PNG).decode()
@@ -106,7 +108,8 @@ VENDORS: dict[str, Vendor] = {
 
 
 def test_every_api_is_among_them() -> None:
-    apis = {rules.module for rules in WIRE_FORMATS.values()}
+    seeing = [preset for kind, preset in PRESETS.items() if sees_images(ProviderSpec(id=f"{kind}:m"))]
+    apis = {WIRE_FORMATS[preset.wire_format].module for preset in seeing}
     told = "add these APIs to VENDORS; of one without images, tell `sees_images` of providers.registry"
     assert apis - VENDORS.keys() == set(), told
 

@@ -20,6 +20,7 @@ from geval_cli.providers.preset_table import WIRE_FORMATS
 from geval_cli.providers.registry import check_provider
 from geval_cli.providers.wire.endpoint_provider import EndpointProvider
 from geval_cli.providers.wire.parameters import _BY_WIRE, CHAT_API, RESPONSES_API
+from geval_cli.providers.wire.token_usage import token_limit
 from geval_cli.specs.base import WIRE_SETTINGS, ProviderSpec
 
 WIRES = (
@@ -61,6 +62,12 @@ def test_configs_are_checked_by_the_parameters_of_the_provider(name: str) -> Non
     assert isinstance(model, EndpointProvider)
     checked_by = RESPONSES_API if ":responses:" in name else _BY_WIRE.get(model.identity.kind, CHAT_API)
     assert model.parameters is checked_by, "name them in _BY_WIRE of wire/parameters.py"
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_the_limit_on_tokens_is_known_by_the_name_of_the_api(name: str) -> None:
+    limited = payload_of(name, {"max_tokens": 3737})
+    assert token_limit(limited) == 3737, "name it in _LIMIT_NAMES of wire/token_usage.py"
 
 
 def value_of(name: str) -> Any:
