@@ -2,6 +2,7 @@
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
@@ -25,6 +26,7 @@ from geval_cli.providers.preset_table import PRESETS
 from geval_cli.providers.redaction import MIN_ECHOED_CHARS
 from geval_cli.records import TEST_TEXTS, JsonValue
 from geval_cli.source.files import FILE_PREFIX, is_file_reference
+from geval_cli.source.problems import read_lines
 from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
 from geval_cli.source.source_map import KeyPath, SourcePath, format_key_path
 from geval_cli.specs.base import PromptSpec, Spec
@@ -72,6 +74,23 @@ _CHECKS = frozenset({"assert", "assertions"})
 _STAND_INS = frozenset({"echo", "scripted"})
 """Providers whose answers are judged as they are."""
 
+_LOOKED_FOR = frozenset(
+    {"equals", "starts-with", "ends-with", "regex", "levenshtein"}
+    | {f"{case}contains{which}" for case in ("", "i") for which in ("", "-all", "-any")}
+)
+"""The types that compare characters, so that one which nobody sees decides the verdict."""
+_ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")
+_UNSEEN = compile_later(r"[\xa0\xad\u2007\u200b\u202f\u2060\ufeff]")
+_UNSEEN_IN_ASCII = compile_later(r"[\u200c-\u200f\u202a-\u202e\u2066-\u2069]")
+"""Marks that Arabic, Hebrew, Persian and emoji need."""
+_CHARACTER_CLASS = compile_later(r"\[(?:\\.|[^\]\\])*\]")
+_VERBOSE = compile_later(r"\(\?\w*x")
+_TABLES = (".csv", ".tsv", ".xlsx", ".parquet")
+_COMMENT = compile_later(r"\s+(#\d.*)")
+_ODD = compile_later(r"\s#\d|\b(?:True|TRUE|False|FALSE)\b")
+_LONGEST_LINE = 2_000
+_LONGEST_INDICATOR = len("|2+")
+
 _OTHER_MODELS = frozenset({"bedrock", "vertex", "local"})
 _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
 
@@ -110,6 +129,10 @@ class LikelyMistakes(Struct):
     _nearly_files: dict[str, Location | None] = field(default_factory=dict)
     _unread_files: dict[str, tuple[Location | None, bool]] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
+    _commented: dict[tuple[str, str], Location] = field(default_factory=dict)
+    _lines: dict[str, dict[int, str]] = field(default_factory=dict)
+    _padded: dict[tuple[str, str], tuple[Location, int, bool]] = field(default_factory=dict)
+    _unseen: dict[tuple[str, str], Location | None] = field(default_factory=dict)
     _blank: dict[str, Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
@@ -175,7 +198,11 @@ class LikelyMistakes(Struct):
             if spec.metric is not None:
                 self._metrics.add(spec.metric)
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
+            for name, written in (("value", value), ("criteria", vars(spec).get("criteria"))):
+                if isinstance(written, str):
+                    self._note_changed(spec.place, {(name,): written})
             if isinstance(value, str):
+                self._note_looked_for(test, value, spec, "value")
                 self._note_quotes(value, spec, "value")
                 self._note_keys(test, value, spec, "value")
                 self._note_braces(test, value, spec, "value")
@@ -183,6 +210,7 @@ class LikelyMistakes(Struct):
                 self._note_file(value, spec.place, "value")
             elif isinstance(value, list | tuple):
                 for index, item in enumerate(value):
+                    self._note_looked_for(test, item, spec, "value", index)
                     self._note_quotes(item, spec, "value", index)
                     self._note_keys(test, item, spec, "value", index)
                     self._note_braces(test, item, spec, "value", index)
@@ -190,6 +218,7 @@ class LikelyMistakes(Struct):
                     self._note_changed(spec.place, {("value", index): item})
                     self._note_file(item, spec.place, "value", index)
             elif isinstance(value, int | float) or spec.base_type == "equals":
+                self._note_looked_for(test, value, spec, "value")
                 self._note_changed(spec.place, {("value",): value})
         for name, text in test.vars.items():
             self._note_file(text, test.place, "vars", name)
@@ -383,11 +412,32 @@ class LikelyMistakes(Struct):
                 )
         for (key, number), written_at in self._changed.items():
             yield Problem(
-                f"`{key}` is the number {number}, which is not how it is written",
+                f"`{key}` is {number}, which is not how it is written",
                 written_at,
                 "put quotes around it to keep it as it is",
                 severity=Severity.WARNING,
             )
+        for (key, comment), written_at in self._commented.items():
+            yield Problem(
+                f"`{key}` ends before `{comment}`, which is a comment",
+                written_at,
+                "put quotes around the text if that is part of it",
+                severity=Severity.WARNING,
+            )
+        for (key, _), (location, count, is_in_cell) in self._padded.items():
+            what = "begins or ends with white space" if is_in_cell else "ends with a line break"
+            yield Problem(
+                f"`{key}` {what}, which is looked for too{f' ({count:,} tests)' if count > 1 else ''}",
+                location,
+                "remove it from the cell"
+                if is_in_cell
+                else "write `|-` or `>-`: `|` and `>` keep the line break",
+                severity=Severity.WARNING,
+            )
+        for (key, character), location in self._unseen.items():
+            name = unicodedata.name(character).lower()
+            message = f"`{key}` contains U+{ord(character):04X} ({name}), which cannot be seen"
+            yield Problem(message, location, "type the text anew", severity=Severity.WARNING)
         for key, blank_at in self._blank.items():
             hint = 'write "" for no text, or put quotes around a text that begins with `#`'
             yield Problem(f"`{key}` has no value", blank_at, hint, severity=Severity.WARNING)
@@ -636,12 +686,77 @@ class LikelyMistakes(Struct):
             if is_number and len(self._changed) < _NAMES_MAX and place.has(*keys):
                 location = place.value(*keys)
                 if location is not None and location.length != len(str(value)):
-                    self._changed.setdefault((format_key_path(keys), str(value)), location)
+                    self._changed.setdefault((format_key_path(keys), f"the number {value}"), location)
+            elif isinstance(value, str):
+                self._note_comment(place, keys, value)
             elif value is None and len(self._blank) < _NAMES_MAX and place.has(*keys):
                 key, location = place.key(*keys), place.value(*keys)
                 follows = key is not None and (key.line, key.column + key.length + len(":"))
                 if location is not None and (location.line, location.column) == follows:
                     self._blank.setdefault(format_key_path(keys), location)
+
+    def _odd_lines(self, file: str) -> dict[int, str]:
+        """Return the lines of a YAML file that may differ from what YAML reads."""
+        if file not in self._lines:
+            self._lines[file] = {
+                number: line
+                for number, line in enumerate(read_lines(file), 1)
+                if len(line) <= _LONGEST_LINE and _ODD.search(line)
+            }
+        return self._lines[file]
+
+    def _written(self, place: SourcePath, keys: KeyPath) -> tuple[str, Location | None]:
+        """Return the rest of an odd line from a value on, and the value's location; "" and None for others."""
+        lines = self._odd_lines(place.positions.file)
+        location = place.value(*keys) if lines and place.has(*keys) else None
+        return (lines.get(location.line, "")[location.column - 1 :], location) if location else ("", None)
+
+    def _note_comment(self, place: SourcePath, keys: KeyPath, value: str) -> None:
+        """Record a text that YAML ends before `#12`, as in `contains: ticket #12`."""
+        line, location = self._written(place, keys)
+        comment = _COMMENT.match(line, len(value)) if line.startswith(value) else None
+        if comment and location and len(self._commented) < _NAMES_MAX:
+            self._commented.setdefault((format_key_path(keys), comment[1]), location)
+
+    def _note_looked_for(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
+        """Record a text that is compared by characters, and that is not quite what a reader sees in the file."""
+        if spec.base_type not in _LOOKED_FOR:
+            return
+        home: SourcePath | Location = spec.place
+        name = _ONE_NAME.fullmatch(value) if isinstance(value, str) and "{{" in value else None
+        if name:
+            value = test.variables.get(name[1])
+            keys = ("vars", name[1]) if name[1] in test.vars else (name[1],)
+            home = self._home(test, keys)
+        if isinstance(value, bool):
+            self._note_boolean(home, value, keys)
+        if not isinstance(value, str) or (value.isascii() and value == value.strip()):
+            return
+        location = _value_location(home, keys)
+        key = format_key_path(keys)
+        text = _CHARACTER_CLASS.sub("", value) if spec.base_type == "regex" else value
+        seen = _UNSEEN_IN_ASCII.sub("", text)
+        found = _UNSEEN.search(text) or (_UNSEEN_IN_ASCII.search(text) if seen.isascii() else None)
+        if found and _UNSEEN.sub("", seen).strip():
+            if len(self._unseen) < _NAMES_MAX:
+                self._unseen.setdefault((key, found[0]), location)
+        elif value.strip() and value != value.strip() and location is not None:
+            is_split = spec.base_type.endswith(("-all", "-any")) and isinstance(vars(spec).get("value"), str)
+            is_in_cell = location.file.lower().endswith(_TABLES)
+            is_block = value.endswith("\n") and location.length <= _LONGEST_INDICATOR
+            is_yaml = location.file.endswith((".yaml", ".yml"))
+            if not (is_split or _VERBOSE.match(value)) and (is_in_cell or (is_block and is_yaml)):
+                row = location.file if is_in_cell else str(location)
+                at, count, _ = self._padded.get((key, row)) or (location, 0, False)
+                if count or len(self._padded) < _NAMES_MAX:
+                    self._padded[key, row] = at, count + 1, is_in_cell
+
+    def _note_boolean(self, home: SourcePath | Location, value: bool, keys: KeyPath) -> None:
+        """Record `True`, which is looked for as `true`."""
+        if isinstance(home, SourcePath) and home.positions.file.endswith((".yaml", ".yml")):
+            line, location = self._written(home, keys)
+            if location and line.startswith((str(value), str(value).upper())):
+                self._changed.setdefault((format_key_path(keys), str(value).lower()), location)
 
     def _of_gone(self) -> Iterator[Problem]:
         """Warn of tests that `--filter-failing` selects, but that the suite does not have any more."""
@@ -798,6 +913,10 @@ def _location(place: SourcePath | Location, keys: KeyPath) -> Location | None:
     if not isinstance(place, SourcePath):
         return place
     return place.key(*keys) or place.value(*keys) or place.value()
+
+
+def _value_location(place: SourcePath | Location, keys: KeyPath) -> Location | None:
+    return place.value(*keys) if isinstance(place, SourcePath) else place
 
 
 def _short(text: str) -> str:

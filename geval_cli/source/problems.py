@@ -221,12 +221,13 @@ class _FileLines:
 
     def __call__(self, location: Location) -> str | None:
         if location.file != self._file:
-            self._file, self._lines = location.file, _read_lines(location.file)
+            self._file, self._lines = location.file, read_lines(location.file)
         index = location.line - 1
         return self._lines[index] if 0 <= index < len(self._lines) else None
 
 
-def _read_lines(file: str) -> list[str]:
+def read_lines(file: str) -> list[str]:
+    """Return the lines of a file; none if it cannot be read or is too large."""
     try:
         # Line breaks must stay unchanged: text mode would turn a lone "\r" in the middle of a JSON line into one.
         path = Path(file)

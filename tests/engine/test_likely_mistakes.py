@@ -327,6 +327,86 @@ def test_a_number_of_an_assertion_is_told_in_both_dialects(
     assert numbers == [f"`{text}, which is not how it is written" for text in told]
 
 
+def told_of(path: Path, text: str) -> list[str]:
+    path.write_text(text, encoding="utf-8")
+    found = prepare(RunRequest(path, {}), is_going_to_run=False).warnings
+    return [problem.message for problem in found if "is not used" not in problem.message]
+
+
+LOOKED_FOR = [
+    *(f"{case}contains{which}" for case in ("", "i") for which in ("", "-all", "-any")),
+    *("equals", "starts-with", "ends-with", "regex"),
+]
+
+
+@pytest.mark.parametrize("kind", [*LOOKED_FOR, *(f"not-{kind}" for kind in LOOKED_FOR)])
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_what_is_looked_for_but_not_seen_is_told(tmp_path: Path, kind: str, dialect: str) -> None:
+    """`not-contains: |` looks for a line break too, so it passed an output with the banned word in the middle."""
+    padded, unseen = "ends with a line break, which is looked for too", "which cannot be seen"
+    is_list = kind.endswith(("-all", "-any"))
+    for value, variable, said in (
+        ("|\n          banned\n", "x", "" if is_list else padded),
+        (">\n          banned\n", "x", "" if is_list else padded),
+        ("|-\n          banned\n", "x", ""),
+        ("banned", "x", ""),
+        ('"ban\\n"', "x", ""),
+        ('"{{ v }}"', "|\n        banned\n", "" if is_list else padded),
+        ('"{{ v }}"', "|-\n        banned\n", ""),
+        ("ban\u200bned", "x", unseen),
+        ("a\u00a0ban", "x", unseen),
+        ("ban\u202c", "x", unseen),
+        ('"{{ v }}"', "ban\u00adned", unseen),
+        ("\u05d0\u200f", "x", ""),
+        ("\U0001f469\u200d\U0001f4bb", "x", ""),
+        ("x" if is_list else '"\u00a0"', "x", ""),
+        ("True", "x", "`value` is true, which is not how it is written"),
+        ("FALSE", "x", "`value` is false, which is not how it is written"),
+        ("true", "x", ""),
+        ('"True"', "x", ""),
+        ("ticket #12", "x", "`value` ends before `#12`, which is a comment"),
+        ("ticket # 12", "x", ""),
+        ("ticket #done", "x", ""),
+        ('"ticket #12"', "x", ""),
+        ('"ticket" #12', "x", ""),
+    ):
+        text = f"dialect: {dialect}\nproviders: [echo]\nprompts: ['{{{{ v }}}}']\ntests:\n  - vars:\n"
+        text += f"      v: {variable}\n    assert:\n      - type: {kind}\n        value: {value}\n"
+        found = told_of(tmp_path / "config.yaml", text)
+        assert [said in message for message in found] == [True] * bool(said), (value, found)
+
+
+def test_each_item_of_a_list_and_each_text_of_a_judge_is_looked_at(tmp_path: Path) -> None:
+    text = "defaultTest: {options: {provider: local:smollm2}}\ntests:\n  - output: a\n    assert:\n"
+    text += "      - type: contains-any\n        value:\n"
+    text += "          - |\n            a\n          - b #2 # c\n          - True\n          - c\u2060d\n"
+    text += "      - {type: llm-rubric, value: ticket #1\n        }\n"
+    text += "      - type: g-eval\n        criteria: ticket #3\n"
+    text += "      - type: llm-rubric\n        value: |\n          a\n"
+    assert told_of(tmp_path / "config.yaml", text) == [
+        "`value[0]` ends with a line break, which is looked for too",
+        "`value[1]` ends before `#2 # c`, which is a comment",
+        "`value[2]` is true, which is not how it is written",
+        "`value[3]` contains U+2060 (word joiner), which cannot be seen",
+        "`value` ends before `#1`, which is a comment",
+        "`criteria` ends before `#3`, which is a comment",
+    ]
+
+
+def test_white_space_in_cells_is_told_once_for_all_rows(tmp_path: Path) -> None:
+    rows = [(" a", "b "), ("a", "b\n"), ("a", "b"), ("\na\n", "b\t")]
+    text = "".join(f'"{one}","{two}",x \n' for one, two in rows)
+    (tmp_path / "t.csv").write_text(f"banned,assert.not-contains,output\n{text}", encoding="utf-8")
+    config = (
+        "tests: file://t.csv\ndefaultTest:\n  assert:\n    - {type: not-contains, value: '{{ banned }}'}\n"
+    )
+    said = "begins or ends with white space, which is looked for too"
+    assert told_of(tmp_path / "config.yaml", config) == [
+        f"`vars.banned` {said} (2 tests)",
+        f"`value` {said} (3 tests)",
+    ]
+
+
 def test_numbers_of_other_files_and_with_anchors_are_as_they_are(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     import_module("pyarrow.parquet").write_table(
