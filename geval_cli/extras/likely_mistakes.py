@@ -84,12 +84,29 @@ _UNSEEN = compile_later(r"[\xa0\xad\u2007\u200b\u202f\u2060\ufeff]")
 _UNSEEN_IN_ASCII = compile_later(r"[\u200c-\u200f\u202a-\u202e\u2066-\u2069]")
 """Marks that Arabic, Hebrew, Persian and emoji need."""
 _CHARACTER_CLASS = compile_later(r"\[(?:\\.|[^\]\\])*\]")
+_SLASHES = compile_later(r"/.+/[gim]{1,3}|/(?=.*[\\\[(|^$*+]).+/[gimsuy]*")
 _VERBOSE = compile_later(r"\(\?\w*x")
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet")
 _COMMENT = compile_later(r"\s+(#\d.*)")
 _ODD = compile_later(r"\s#\d|\b(?:True|TRUE|False|FALSE)\b")
 _LONGEST_LINE = 2_000
 _LONGEST_INDICATOR = len("|2+")
+
+_OF_OUTPUT = frozenset({
+    "output", "actual_output", "completion", "answer", "statements", "claims", "messages", "outputs", "output_1",
+    "output_2", "context", "trajectory", "response", "Summary", "summary", "turns", "conversation", "trace",
+    "tools_called", "images", "audio", "retrieval_context",
+})  # fmt: skip
+"""The names in a judge prompt by which the judge sees something of the output."""
+_ONLY_OUTPUT = {
+    **dict.fromkeys(("llm-rubric", "search-rubric", "choice"), "output"),
+    **dict.fromkeys(("factuality", "model-graded-factuality", "model-graded-closedqa"), "completion"),
+}
+_FUNCTIONS_KEYS = {
+    "is-valid-openai-tools-call": ("tools",),
+    "is-valid-openai-function-call": ("functions",),
+    "is-valid-function-call": ("functions", "tools"),
+}
 
 _OTHER_MODELS = frozenset({"bedrock", "vertex", "local"})
 _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
@@ -133,6 +150,9 @@ class LikelyMistakes(Struct):
     _lines: dict[str, dict[int, str]] = field(default_factory=dict)
     _padded: dict[tuple[str, str], tuple[Location, int, bool]] = field(default_factory=dict)
     _unseen: dict[tuple[str, str], Location | None] = field(default_factory=dict)
+    _slashed: dict[str, Location | None] = field(default_factory=dict)
+    _blind: dict[str, Location | None] = field(default_factory=dict)
+    _lacks_functions: dict[str, Location | None] = field(default_factory=dict)
     _blank: dict[str, Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
@@ -195,6 +215,8 @@ class LikelyMistakes(Struct):
         for spec in each_assertion(test.assertions):
             if isinstance(spec, GEvalFields):
                 self._note_source(test, spec)
+            self._note_blind_judge(test, spec)
+            self._note_functions(test, spec)
             if spec.metric is not None:
                 self._metrics.add(spec.metric)
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
@@ -202,6 +224,8 @@ class LikelyMistakes(Struct):
                 if isinstance(written, str):
                     self._note_changed(spec.place, {(name,): written})
             if isinstance(value, str):
+                if spec.base_type == "regex" and value[:1] == "/" and _SLASHES.fullmatch(value):
+                    self._slashed.setdefault(value, spec.place.value("value"))
                 self._note_looked_for(test, value, spec, "value")
                 self._note_quotes(value, spec, "value")
                 self._note_keys(test, value, spec, "value")
@@ -438,6 +462,21 @@ class LikelyMistakes(Struct):
             name = unicodedata.name(character).lower()
             message = f"`{key}` contains U+{ord(character):04X} ({name}), which cannot be seen"
             yield Problem(message, location, "type the text anew", severity=Severity.WARNING)
+        for value, location in self._slashed.items():
+            message = f"the slashes of `{_short(value)}` are part of the pattern, and so is what follows them"
+            hint = "leave them out; (?i:...) ignores case"
+            yield Problem(message, location, hint, severity=Severity.WARNING)
+        for kind, location in self._blind.items():
+            message = (
+                f"this prompt does not show the output to the judge of {kind}, which rates all outputs alike"
+            )
+            name = _ONLY_OUTPUT.get(kind, "output" if kind == "g-eval" else "")
+            hint = f"write {{{{ {name} }}}} into it" if name else "its variables are in docs/assertions.md"
+            yield Problem(message, location, hint, severity=Severity.WARNING)
+        for kind, location in self._lacks_functions.items():
+            message = f"{kind} has nothing to check calls against: no provider has {' or '.join(_FUNCTIONS_KEYS[kind])}"
+            hint = "list the functions in the provider's `config`"
+            yield Problem(message, location, hint, severity=Severity.WARNING)
         for key, blank_at in self._blank.items():
             hint = 'write "" for no text, or put quotes around a text that begins with `#`'
             yield Problem(f"`{key}` has no value", blank_at, hint, severity=Severity.WARNING)
@@ -694,6 +733,40 @@ class LikelyMistakes(Struct):
                 follows = key is not None and (key.line, key.column + key.length + len(":"))
                 if location is not None and (location.line, location.column) == follows:
                     self._blank.setdefault(format_key_path(keys), location)
+
+    def _note_blind_judge(self, test: MergedTest, spec: Assertion) -> None:
+        """Record a prompt of the user's own that shows the judge nothing of the output."""
+        if "rubric_prompt" not in vars(spec):
+            return
+        levels = (spec, test.options, test.default_options)
+        owner = next((level for level in levels if getattr(level, "rubric_prompt", None) is not None), None)
+        written = getattr(owner, "rubric_prompt", None)
+        if owner is None or (isinstance(spec, GEvalFields) and self.plan.suite.rules.nested_variables):
+            return
+        text = written if isinstance(written, str) else written.evaluate if written is not None else None
+        kind = spec.base_type
+        if not text or kind in self._blind:
+            return
+        names = {word for tag in _TAG.findall(text) for word in _WORD.findall("".join(tag))}
+        if names.isdisjoint([_ONLY_OUTPUT[kind]] if kind in _ONLY_OUTPUT else _OF_OUTPUT):
+            self._blind[kind] = owner.place.spelled("rubricPrompt", "rubric_prompt")
+
+    def _note_functions(self, test: MergedTest, spec: Assertion) -> None:
+        """Record that calls are to be checked against functions, and that no provider has any."""
+        keys = _FUNCTIONS_KEYS.get(spec.base_type)
+        if (
+            keys is None
+            or test.tools is not None
+            or test.output is not None
+            or spec.base_type in self._lacks_functions
+        ):
+            return
+        providers = [test.provider] if test.provider is not None else self.plan.suite.providers
+        of_prompts = [getattr(prompt, "params", None) or {} for prompt in self.plan.suite.prompts]
+        if not any(
+            config.get(key) for config in (*(it.config for it in providers), *of_prompts) for key in keys
+        ):
+            self._lacks_functions[spec.base_type] = spec.place.value("type")
 
     def _odd_lines(self, file: str) -> dict[int, str]:
         """Return the lines of a YAML file that may differ from what YAML reads."""

@@ -24,7 +24,7 @@ from geval_cli.assertions.base import (
     shortened,
 )
 from geval_cli.assertions.patterns import CHECK_TIMEOUT_S, within
-from geval_cli.errors import Problem
+from geval_cli.errors import Problem, Severity
 
 _NAMES = (
     "a abbr address area article aside audio b base bdi bdo blockquote body br button canvas caption "
@@ -56,6 +56,7 @@ _VOID = frozenset(
 )
 _AROUND = frozenset({"html", "head", "body"})
 _XML_DECLARATION = re.compile(r"<\?xml", re.IGNORECASE)
+_NAME = re.compile(r"[^\W\d][\w:\u00b7-]*")
 _OPENING = re.compile(rb"<[A-Za-z_:\x80-\xff][^\s<>/]*")
 _DEEPEST = 200  # nested elements
 _MOST_TAGS = 100_000  # read in search of XML: after each malformed element, parsing starts over
@@ -188,10 +189,17 @@ class XmlAssertion(Assertion):
     )
 
     def check(self, context: CheckContext) -> list[Problem]:
-        """Return problems with the templates in element names."""
+        """Return problems with element names: a template is broken, or no element can have such a name."""
         problems: list[Problem] = []
-        if self.value is not None:
-            check_texts(_written(self), self.place.child("value"), context, problems)
+        if self.value is not None and check_texts(
+            _written(self), self.place.child("value"), context, problems
+        ):
+            for path in rendered_texts(_written(self), context.test, context.templates, split=True):
+                if path and not all(map(_NAME.fullmatch, path.split("."))):
+                    message = f"no element can be called `{shortened(path, 60)}` ({context.where})"
+                    hint = "write element names joined by dots: root.child"
+                    at = self.place.value("value")
+                    problems.append(Problem(message, at, hint, severity=Severity.WARNING))
         return problems
 
     async def judge(self, subject: Subject, tools: Tools) -> Outcome:

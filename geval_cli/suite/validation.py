@@ -261,7 +261,7 @@ def read_fields(
     guessed: dict[str, JsonValue] = {}
     for key, entry in value.items():
         name = known.get(key)
-        if entry is None and reading.rules.skips_null and name not in nullable:
+        if entry is None and reading.rules.skips_null and name not in (None, *nullable):
             continue
         if name is None:
             near = did_you_mean(key, known) or next(iter({_MEANT.get(key)} & known.keys()), None)

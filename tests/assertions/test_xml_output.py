@@ -62,5 +62,20 @@ def test_a_broken_template_in_the_name_of_an_element_is_a_problem() -> None:
     assert problems("is-xml", value="{{x")[0].message.startswith("broken template")
 
 
+@pytest.mark.parametrize(
+    ("value", "wrong"),
+    [
+        ("a.b, c:d, é, _x, a-1.b", []),
+        ("a..b, <c>, d e", ["a..b", "<c>", "d e"]),
+        (("a ", "//b", "1a"), ["a", "//b", "1a"]),
+        (XmlRules(required_elements=("a.b", ".c")), [".c"]),
+    ],
+)
+def test_a_name_that_no_element_can_have_gets_a_warning(value: object, wrong: list[str]) -> None:
+    """`not-is-xml` with such a name passed every output."""
+    found = [problem.message for problem in problems("not-is-xml", value=value)]
+    assert [message.partition("`")[2].partition("`")[0] for message in found] == wrong
+
+
 def test_many_elements_beside_one_another_are_read_in_bounded_time() -> None:
     assert passes("contains-xml", "<a>1</a><b>" * 5_000, value="a")

@@ -407,6 +407,104 @@ def test_white_space_in_cells_is_told_once_for_all_rows(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("dialect", ["geval", "promptfoo"])
+def test_the_slashes_around_a_pattern_are_told(tmp_path: Path, dialect: str) -> None:
+    for pattern, is_told in {
+        "/paris/i": True, "/a b/gm": True, "/^paris$/": True, r"/\d+/": True, "/a|b/": True, "/[ab]/u": True,
+        "/api/v1/": False, "/api/v1": False, "and/or": False, "^/a/i$": False, "/": False, "//": False,
+    }.items():  # fmt: skip
+        for kind in ("regex", "not-regex"):
+            tests = written_tests(check={"type": kind, "value": pattern})
+            found = warnings(tmp_path, tests=tests, dialect=dialect)
+            assert [f"the slashes of `{pattern}`" in line for line in found] == [True] * is_told, (
+                pattern,
+                found,
+            )
+        assert warnings(tmp_path, tests=written_tests(check={"type": "contains", "value": pattern})) == []
+
+
+SEES = {
+    **dict.fromkeys(("llm-rubric", "search-rubric", "choice"), "output"),
+    **dict.fromkeys(("factuality", "model-graded-closedqa"), "completion"),
+    **{"context-recall": "context", "answer-relevance": "answer", "citation-correctness": "claims"},
+    **{"conversation-relevance": "messages", "g-eval": "output", "context-relevance": "context"},
+}
+
+
+@pytest.mark.parametrize("kind", SEES)
+@pytest.mark.parametrize("place", ["assertion", "options", "defaultTest"])
+def test_a_judge_prompt_without_the_output_is_told(tmp_path: Path, kind: str, place: str) -> None:
+    """A judge that does not see the output passes all of them, or none."""
+    name = SEES[kind]
+    for prompt, is_told in {
+        "Is the output polite? Reply with JSON.": True,
+        f"Is {name} polite?": True,
+        f"Is {{{{ {name} }}}} polite?": False,
+        f"{{% for part in {name} %}}{{{{ part }}}}{{% endfor %}}": False,
+        json.dumps([{"role": "user", "content": f"Is {{{{ {name} | trim }}}} polite?"}]): False,
+    }.items():
+        check: dict[str, object] = {"type": kind, "provider": "scripted:r.txt"}
+        check |= {"g-eval": {"criteria": "a"}}.get(kind, {"value": "a"})
+        check |= {"choices": {"x": 1, "y": 0}} if kind == "choice" else {}
+        if kind in (
+            "answer-relevance",
+            "citation-correctness",
+            "conversation-relevance",
+            "context-relevance",
+        ):
+            del check["value"]
+        written = {"rubricPrompt": prompt}
+        test: dict[str, object] = {"vars": {"q": "x", "context": "c"}, "assert": [check]}
+        if place == "assertion":
+            check |= written
+        elif place == "options":
+            test["options"] = written
+        default = {"options": written} if place == "defaultTest" else None
+        (tmp_path / "r.txt").write_text("{}")
+        text = json.dumps(
+            {"prompts": ["{{ q }}"], "providers": ["echo"], "tests": [test], "defaultTest": default or {}}
+        )
+        found = [
+            line for line in told_of(tmp_path / "config.yaml", text) if "does not show the output" in line
+        ]
+        assert len(found) == is_told, prompt
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "test", "is_told"),
+    [
+        ("is-valid-openai-tools-call", {}, {}, True),
+        ("not-is-valid-function-call", {}, {}, True),
+        ("is-valid-openai-tools-call", {"functions": [{"name": "f"}]}, {}, True),
+        ("is-valid-openai-tools-call", {"tools": [{"name": "f"}]}, {}, False),
+        ("is-valid-openai-function-call", {"functions": [{"name": "f"}]}, {}, False),
+        ("is-valid-function-call", {"tools": [{"name": "f"}]}, {}, False),
+        (
+            "is-valid-function-call",
+            {},
+            {"provider": {"id": "exec:x", "config": {"tools": [{"name": "f"}]}}},
+            False,
+        ),
+        (
+            "is-valid-function-call",
+            {},
+            {"tools": {"definitions": [{"name": "f"}], "recorded": [{"name": "f", "result": 1}]}},
+            False,
+        ),
+    ],
+)
+def test_calls_without_functions_to_check_them_against_are_told(
+    tmp_path: Path, kind: str, config: object, test: dict[str, object], is_told: bool
+) -> None:
+    provider = {"id": "openai:gpt-4.1", "config": config}
+    tests = [{"vars": {"q": "x"}, "assert": [{"type": kind}], **test}]
+    text = json.dumps({"prompts": ["{{ q }}"], "providers": [provider], "tests": tests})
+    found = [
+        line for line in told_of(tmp_path / "config.yaml", text) if "nothing to check calls against" in line
+    ]
+    assert len(found) == is_told
+
+
 def test_numbers_of_other_files_and_with_anchors_are_as_they_are(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     import_module("pyarrow.parquet").write_table(

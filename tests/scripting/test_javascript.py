@@ -264,12 +264,33 @@ def test_a_cancelled_call_leaves_the_engine_usable() -> None:
         (snippet("const fs = require('fs')\nreturn fs"), "loads a module", None),
         (file("import fs from 'fs'\nexport default () => 1"), "loads a module", None),
         (snippet("process.mainModule.require('fs')"), "loads a module", None),
+        (file("() => true"), "checks.js exports no function$", None),
+        (file("// module.exports = 1\nfunction f() {}"), "checks.js exports no function$", None),
+        (file("module.exports = { f: () => 1 }", "g"), "checks.js exports no function `g`", None),
+        (file("export const f = () => 1", "a.g"), "checks.js exports no function `a.g`", None),
     ],
 )
 def test_broken_code_is_found_before_it_runs(code: Code, message: str, line: int | None) -> None:
     with pytest.raises(CodeError, match=message) as caught:
         check_javascript(code, NAMES)
     assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        file("module.exports = () => 1"),
+        file("export default () => 1"),
+        file("module.exports = { f: () => 1 }", "f"),
+        file("export const a = { f: () => 1 }", "a.f"),
+        file("exports['f'] = () => 1", "f"),
+        file("for (const n of ['f' + 1]) exports[n] = () => 1", "f1"),
+        file("exports.$g = () => 1", "$g"),
+    ],
+)
+def test_a_function_that_a_file_exports_is_found(engine: JavaScriptEngine, code: Code) -> None:
+    check_javascript(code, NAMES)
+    assert result(engine, code) == 1
 
 
 def test_words_in_texts_and_comments_ask_for_nothing() -> None:

@@ -276,6 +276,14 @@ def test_a_config_that_is_no_mapping_is_refused(tmp_path: Path, content: str) ->
         open_config(tmp_path, content)
 
 
+def test_a_text_that_a_comma_has_cut_in_two_is_told(tmp_path: Path) -> None:
+    """In `{type: not-contains, value: Paris, France}`, `France` is a key without a value."""
+    check = {"type": "not-contains", "value": "Paris", "France": None}
+    test = {"vars": {"d": "a"}, "assert": [check]}
+    said = " ".join(warnings_of(tmp_path, {**BASE, "tests": [test]}))
+    assert "unknown key `France` in a contains assertion" in said
+
+
 STRAY = {"stray": 1}
 
 

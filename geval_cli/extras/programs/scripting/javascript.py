@@ -120,6 +120,7 @@ _LONE_SURROGATE = compile_later("[\ud800-\udfff]")
 _STRINGS_AND_COMMENTS = compile_later(
     r"//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\"|`(?:\\.|[^`\\])*`", re.DOTALL
 )
+_EXPORTS = re.compile(r"\bexports?\b")
 _MODULES = compile_later(
     r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^\s*import\s+[\w{*'\"]",
     re.MULTILINE,
@@ -157,9 +158,10 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
     """Compile the code without running it; `names` are the arguments that a snippet sees.
 
     Raises:
-        CodeError: the code has a syntax error, or loads modules, which is not supported.
+        CodeError: the code has a syntax error, loads modules, which is not supported, or exports no such function.
     """
-    if _MODULES.search(_STRINGS_AND_COMMENTS.sub("''", code.text)):
+    bare = _STRINGS_AND_COMMENTS.sub("''", code.text)
+    if _MODULES.search(bare):
         hint = "write it without modules, or in Python"
         raise CodeError(f"{code.name} loads a module, which is not supported", hint=hint)
     try:
@@ -168,6 +170,14 @@ def check_javascript(code: Code, names: tuple[str, ...]) -> None:
     except ScriptError as error:
         line = error.line if isinstance(error, _JavaScriptError) else None
         raise CodeError(f"{code.name} cannot be compiled: {error}", line=line) from error
+    wanted = code.function.rpartition(".")[2]
+    is_named = wanted in re.findall(r"[\w$]+", code.text) or "exports[" in bare
+    if code.path is not None and not (_EXPORTS.search(bare) and (is_named or not wanted)):
+        what = f"`{code.function}`" if wanted else ""
+        hint = (
+            f"write `module.exports = {f'{{ {code.function} }}' if wanted else '(output, context) => ...'}`"
+        )
+        raise CodeError(f"{code.path.name} exports no function {what}".rstrip(), hint=hint)
 
 
 def call_javascript_now(
