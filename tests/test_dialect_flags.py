@@ -281,7 +281,7 @@ def label(probe: Probe) -> str:
 
 ROWS: Mapping[str, tuple[Callable[[Probe], Any], Any, Any]] = {
     "unknown_keys": (lambda probe: probe.keys(nobody_knows_it=1), ["error"], ["warning"]),
-    "skips_null": (lambda probe: len(probe.keys(threshold=None, scoring=None)) > 0, True, False),
+    "skips_null": (lambda probe: len(probe.keys(samples=None, scoring=None)) > 0, True, False),
     "suspects_bare_paths": (forgotten_files, 1, 0),
     "marks_images": (image_in_a_test, "[image: data URL sha256", "data:image/png;base64,i"),
     "judges_by_kind": (judges, "none", "JudgesSpec"),

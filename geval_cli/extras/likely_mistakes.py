@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
 from geval_cli.assertions.geval_metric import GEvalFields
+from geval_cli.assertions.json_text import none_if_empty, parse_schema
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.conversation import CONVERSATION_ID, uses_conversation
 from geval_cli.engine.plan import Plan, SelectedTests, names_of
@@ -29,7 +30,7 @@ from geval_cli.source.files import FILE_PREFIX, is_file_reference
 from geval_cli.source.problems import read_lines
 from geval_cli.source.secrets import environment_secrets, is_ordinary_word, secret_values
 from geval_cli.source.source_map import KeyPath, SourcePath, format_key_path
-from geval_cli.specs.base import PromptSpec, Spec
+from geval_cli.specs.base import PromptSpec, Spec, WrittenSchema
 from geval_cli.specs.promptfoo import NamedPromptSpec
 from geval_cli.suite.tests import PROFILE, SuiteTests
 
@@ -80,7 +81,7 @@ _LOOKED_FOR = frozenset(
 )
 """The types that compare characters, so that one which nobody sees decides the verdict."""
 _ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")
-_UNSEEN = compile_later(r"[\xa0\xad\u2007\u200b\u202f\u2060\ufeff]")
+_UNSEEN = compile_later(r"[\r\xa0\xad\u2007\u200b\u202f\u2060\ufeff]")
 _UNSEEN_IN_ASCII = compile_later(r"[\u200c-\u200f\u202a-\u202e\u2066-\u2069]")
 """Marks that Arabic, Hebrew, Persian and emoji need."""
 _CHARACTER_CLASS = compile_later(r"\[(?:\\.|[^\]\\])*\]")
@@ -107,6 +108,28 @@ _FUNCTIONS_KEYS = {
     "is-valid-openai-function-call": ("functions",),
     "is-valid-function-call": ("functions", "tools"),
 }
+
+_TYPES_OF_SCHEMAS = frozenset({"is-json", "contains-json"})
+_OF_TYPE = {
+    **dict.fromkeys(
+        (
+            "properties",
+            "required",
+            "additionalProperties",
+            "patternProperties",
+            "minProperties",
+            "maxProperties",
+        ),
+        "object",
+    ),
+    **dict.fromkeys(("items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"), "array"),
+    **dict.fromkeys(("pattern", "minLength", "maxLength"), "string"),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), "number"),
+}
+"""Keywords of a JSON Schema that hold for values of one type, so that any other value passes."""
+_DECIDE_TYPE = frozenset(
+    {"type", "enum", "const", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "nullable"}
+)
 
 _OTHER_MODELS = frozenset({"bedrock", "vertex", "local"})
 _SHOWN_TO_NO_TEMPLATE = frozenset({"echo", "http", "https", "local", "none", "huggingface"})
@@ -153,6 +176,7 @@ class LikelyMistakes(Struct):
     _slashed: dict[str, Location | None] = field(default_factory=dict)
     _blind: dict[str, Location | None] = field(default_factory=dict)
     _lacks_functions: dict[str, Location | None] = field(default_factory=dict)
+    _open_schemas: dict[tuple[str, str, Location | None], str] = field(default_factory=dict)
     _blank: dict[str, Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
@@ -212,11 +236,15 @@ class LikelyMistakes(Struct):
         self._note_file_of_tests(test)
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
+        if test.evaluation_schema is not None:
+            self._note_schema(test.evaluation_schema, test.schema_place.value())
         for spec in each_assertion(test.assertions):
             if isinstance(spec, GEvalFields):
                 self._note_source(test, spec)
             self._note_blind_judge(test, spec)
             self._note_functions(test, spec)
+            if spec.base_type in _TYPES_OF_SCHEMAS:
+                self._note_schema(vars(spec).get("value"), spec.place.spelled("value"))
             if spec.metric is not None:
                 self._metrics.add(spec.metric)
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
@@ -459,9 +487,10 @@ class LikelyMistakes(Struct):
                 severity=Severity.WARNING,
             )
         for (key, character), location in self._unseen.items():
-            name = unicodedata.name(character).lower()
+            name = unicodedata.name(character, "carriage return").lower()
             message = f"`{key}` contains U+{ord(character):04X} ({name}), which cannot be seen"
-            yield Problem(message, location, "type the text anew", severity=Severity.WARNING)
+            hint = "save it with Unix line breaks" if character == "\r" else "type the text again"
+            yield Problem(message, location, hint, severity=Severity.WARNING)
         for value, location in self._slashed.items():
             message = f"the slashes of `{_short(value)}` are part of the pattern, and so is what follows them"
             hint = "leave them out; (?i:...) ignores case"
@@ -473,6 +502,9 @@ class LikelyMistakes(Struct):
             name = _ONLY_OUTPUT.get(kind, "output" if kind == "g-eval" else "")
             hint = f"write {{{{ {name} }}}} into it" if name else "its variables are in docs/assertions.md"
             yield Problem(message, location, hint, severity=Severity.WARNING)
+        for (path, keyword, location), kind in self._open_schemas.items():
+            message = f"`{keyword}` at {path} checks {kind}s only, so any other value passes"
+            yield Problem(message, location, f"add `type: {kind}` beside it", severity=Severity.WARNING)
         for kind, location in self._lacks_functions.items():
             message = f"{kind} has nothing to check calls against: no provider has {' or '.join(_FUNCTIONS_KEYS[kind])}"
             hint = "list the functions in the provider's `config`"
@@ -751,6 +783,33 @@ class LikelyMistakes(Struct):
         if names.isdisjoint([_ONLY_OUTPUT[kind]] if kind in _ONLY_OUTPUT else _OF_OUTPUT):
             self._blind[kind] = owner.place.spelled("rubricPrompt", "rubric_prompt")
 
+    def _note_schema(self, value: WrittenSchema | None, place: Location | None) -> None:
+        """Record the first part of a JSON Schema that lets values of another type pass, as `{required: [city]}` does.
+
+        A list of such objects is a common answer, and it passed.
+        """
+        written = none_if_empty(value)
+        try:
+            schema = (
+                None if written is None or len(self._open_schemas) >= _NAMES_MAX else parse_schema(written)
+            )
+        except ValueError:  # a template, or already reported
+            return
+        pending: list[tuple[str, JsonValue]] = [("$", schema)]
+        while pending:
+            at, part = pending.pop()
+            if not isinstance(part, dict):
+                continue
+            keyword = next((key for key in part if key in _OF_TYPE), None)
+            if keyword and _DECIDE_TYPE.isdisjoint(part):
+                self._open_schemas.setdefault((at, keyword, place), _OF_TYPE[keyword])
+                return
+            inner = part.get("properties")
+            pending += (
+                [(f"{at}.{name}", item) for name, item in inner.items()] if isinstance(inner, dict) else []
+            )
+            pending.append((f"{at}[*]", part.get("items")))
+
     def _note_functions(self, test: MergedTest, spec: Assertion) -> None:
         """Record that calls are to be checked against functions, and that no provider has any."""
         keys = _FUNCTIONS_KEYS.get(spec.base_type)
@@ -803,18 +862,19 @@ class LikelyMistakes(Struct):
             home = self._home(test, keys)
         if isinstance(value, bool):
             self._note_boolean(home, value, keys)
-        if not isinstance(value, str) or (value.isascii() and value == value.strip()):
+        if not isinstance(value, str) or (value.isascii() and value == value.strip() and "\r" not in value):
             return
         location = _value_location(home, keys)
         key = format_key_path(keys)
-        text = _CHARACTER_CLASS.sub("", value) if spec.base_type == "regex" else value
+        is_split = spec.base_type.endswith(("-all", "-any")) and isinstance(vars(spec).get("value"), str)
+        text = value.replace("\r\n", "\n") if is_split else value
+        text = _CHARACTER_CLASS.sub("", text) if spec.base_type == "regex" else text
         seen = _UNSEEN_IN_ASCII.sub("", text)
         found = _UNSEEN.search(text) or (_UNSEEN_IN_ASCII.search(text) if seen.isascii() else None)
         if found and _UNSEEN.sub("", seen).strip():
             if len(self._unseen) < _NAMES_MAX:
                 self._unseen.setdefault((key, found[0]), location)
         elif value.strip() and value != value.strip() and location is not None:
-            is_split = spec.base_type.endswith(("-all", "-any")) and isinstance(vars(spec).get("value"), str)
             is_in_cell = location.file.lower().endswith(_TABLES)
             is_block = value.endswith("\n") and location.length <= _LONGEST_INDICATOR
             is_yaml = location.file.endswith((".yaml", ".yml"))

@@ -345,7 +345,7 @@ def test_what_is_looked_for_but_not_seen_is_told(tmp_path: Path, kind: str, dial
     """`not-contains: |` looks for a line break too, so it passed an output with the banned word in the middle."""
     padded, unseen = "ends with a line break, which is looked for too", "which cannot be seen"
     is_list = kind.endswith(("-all", "-any"))
-    for value, variable, said in (
+    rows = [
         ("|\n          banned\n", "x", "" if is_list else padded),
         (">\n          banned\n", "x", "" if is_list else padded),
         ("|-\n          banned\n", "x", ""),
@@ -355,6 +355,7 @@ def test_what_is_looked_for_but_not_seen_is_told(tmp_path: Path, kind: str, dial
         ('"{{ v }}"', "|-\n        banned\n", ""),
         ("ban\u200bned", "x", unseen),
         ("a\u00a0ban", "x", unseen),
+        ('"a\\r\\nban"', "x", "" if is_list else unseen),
         ("ban\u202c", "x", unseen),
         ('"{{ v }}"', "ban\u00adned", unseen),
         ("\u05d0\u200f", "x", ""),
@@ -369,11 +370,19 @@ def test_what_is_looked_for_but_not_seen_is_told(tmp_path: Path, kind: str, dial
         ("ticket #done", "x", ""),
         ('"ticket #12"', "x", ""),
         ('"ticket" #12', "x", ""),
-    ):
-        text = f"dialect: {dialect}\nproviders: [echo]\nprompts: ['{{{{ v }}}}']\ntests:\n  - vars:\n"
-        text += f"      v: {variable}\n    assert:\n      - type: {kind}\n        value: {value}\n"
-        found = told_of(tmp_path / "config.yaml", text)
-        assert [said in message for message in found] == [True] * bool(said), (value, found)
+    ]
+    text = f"dialect: {dialect}\nproviders: [echo]\nprompts: ['{{{{ v }}}}']\ntests:\n"
+    for value, variable, _ in rows:
+        text += f"  - vars:\n      v: {variable}\n    assert:\n      - type: {kind}\n        value: {value}\n"
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    found: dict[int, list[str]] = {}
+    for problem in prepare(RunRequest(path, {}), is_going_to_run=False).warnings:
+        if problem.location and problem.location.key_path.endswith(("value", "vars.v", "vars")):
+            index = problem.location.key_path.partition("[")[2].partition("]")[0]
+            found.setdefault(int(index), []).append(problem.message)
+    for index, (value, _, said) in enumerate(rows):
+        assert [said in message for message in found.get(index, [])] == [True] * bool(said), (value, found)
 
 
 def test_each_item_of_a_list_and_each_text_of_a_judge_is_looked_at(tmp_path: Path) -> None:
@@ -503,6 +512,44 @@ def test_calls_without_functions_to_check_them_against_are_told(
         line for line in told_of(tmp_path / "config.yaml", text) if "nothing to check calls against" in line
     ]
     assert len(found) == is_told
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"required": ["a"]}, "`required` at $ checks objects only"),
+        ({"properties": {"a": {}}}, "`properties` at $ checks objects only"),
+        ({"items": {"type": "string"}}, "`items` at $ checks arrays only"),
+        ({"type": "array", "items": {"required": ["a"]}}, "`required` at $[*] checks objects only"),
+        ({"type": "object", "properties": {"a": {"minimum": 1}}}, "`minimum` at $.a checks numbers only"),
+        (
+            {"type": "object", "properties": {"a": {"items": {"pattern": "^x"}}}},
+            "`items` at $.a checks arrays only",
+        ),
+        ({"maxLength": 5, "description": "x"}, "`maxLength` at $ checks strings only"),
+        ({"type": ["object", "null"], "required": ["a"]}, ""),
+        ({"anyOf": [{"type": "object"}], "required": ["a"]}, ""),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, ""),
+        ({"enum": [1], "minimum": 0}, ""),
+        ({"const": 1}, ""),
+        ({"type": "object", "properties": {"required": {"type": "string"}}}, ""),
+    ],
+)
+def test_a_schema_that_values_of_other_types_pass_is_told(tmp_path: Path, schema: object, said: str) -> None:
+    """A list of objects passed `{required: [city]}`."""
+    for written in (schema, json.dumps(schema)):
+        for kind in ("is-json", "not-contains-json"):
+            found = warnings(tmp_path, tests=written_tests(check={"type": kind, "value": written}))
+            assert [line.startswith(f"{said}, so any other value passes") for line in found] == [True] * bool(
+                said
+            )
+        prompts = [{"raw": "{{ q }}", "evaluation_mode": "schema"}]
+        found = warnings(
+            tmp_path, prompts=prompts, tests=[{"vars": {"q": "x"}, "evaluation_schema": written}]
+        )
+        assert [line.startswith(f"{said}, so any other value passes") for line in found] == [True] * bool(
+            said
+        )
 
 
 def test_numbers_of_other_files_and_with_anchors_are_as_they_are(tmp_path: Path) -> None:
