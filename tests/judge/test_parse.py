@@ -237,6 +237,8 @@ REFUSALS = (
     "Ich kann diesen Text nicht bewerten.",
     "Es tut mir leid, aber ich kann die Antwort leider nicht beurteilen.",
     "Leider kann ich das nicht bewerten.",
+    "Es tut mir leid, das kann ich nicht beurteilen.",
+    "Helaas, dat kan ik niet beoordelen.",
     "Sorry, ik kan deze tekst niet beoordelen.",
     "Je ne peux pas évaluer ce texte.",
     "Désolé, je ne suis pas en mesure d'évaluer cela.",
