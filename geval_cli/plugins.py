@@ -176,14 +176,6 @@ def plugin_names(group: str) -> list[str]:
     return sorted(_entry_points(group))
 
 
-class WrongResultError(TypeError):
-    """A method of an assertion or a provider did something other than its class promises."""
-
-    def __init__(self, giver: object, method: str, what: str) -> None:
-        super().__init__(f"`{method}` of {type(giver).__qualname__} {what}")
-        self.module = type(giver).__module__
-
-
 def is_own(part: object) -> bool:
     """Return whether the class of an assertion or a provider is geval's own."""
     return type(part).__module__.startswith("geval_cli.")
@@ -195,9 +187,7 @@ def source_of_bug(error: BaseException) -> str:
     points = [point for group in groups for same in group.values() for point in same]
     packages = {point.module.partition(".")[0]: _package_of(point) for point in points}
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
-    if isinstance(error, WrongResultError):
-        modules.append(error.module)
-    for module in modules:
+    for module in (*modules, getattr(error, "module_with_bug", "")):
         if package := packages.get(module.partition(".")[0]):
             return f"the package {package}"
     return "geval"

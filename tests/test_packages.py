@@ -424,6 +424,7 @@ ANSWERS = {
 }
 ODD_RESULTS = """
 import asyncio, math, sys
+from typing import ClassVar
 from geval_cli.assertions.base import Assertion, Outcome
 from geval_cli.providers.base import ProviderIdentity, ProviderLimits
 from geval_cli.records import Choice, ModelResponse, Status, Usage
@@ -436,10 +437,43 @@ def answer(**parts): return ModelResponse(**{"choices": (Choice("hell"),), **par
 class Says(Assertion):
     code: str
     async def judge(self, subject, tools): return eval(self.code)
+class Ends(Assertion):
+    where: str
+    def model_post_init(self, context):
+        super().model_post_init(context)
+        self.end("made")
+    def end(self, place): self.where == place and sys.exit(0)
+    def check(self, context): self.end("checked")
+    def prefetch(self, subject, tools): self.end("prefetched"); return ()
+    async def judge(self, subject, tools): return Outcome.of(False, "no")
+class Rows(Assertion):
+    code: str
+    compares_outputs: ClassVar[bool] = True
+    async def judge_row(self, members, tools): return eval(self.code)
+class Report:
+    place = ""
+    def __init__(self, path): self.end("made")
+    def end(self, place): self.place == place and sys.exit(0)
+    def listen(self, event): self.end("heard")
+    def finish(self, report): self.end("done")
+made, heard, done = (type(place, (Report,), {"place": place}) for place in ("made", "heard", "done"))
+class Places:
+    def end(self, source, place): source.name == place and sys.exit(0)
+    def check(self, source): self.end(source, "checked")
+    def check_ready(self, source): self.end(source, "ready")
+    def build(self, source):
+        self.end(source, "built")
+        provider = Provider(source)
+        async def aclose():
+            if source.name == "broken": raise ValueError("it is closed")
+            self.end(source, "closed")
+        provider.aclose = aclose
+        return provider
+places = Places()
 class Provider:
     def __init__(self, source):
         self.id = self.label = source.id
-        self.code, self.is_cacheable = source.spec.config["code"], False
+        self.code, self.is_cacheable = source.spec.config.get("code", "answer()"), False
         self.identity, self.limits = ProviderIdentity("odd", self.code, ""), ProviderLimits()
     async def complete(self, request): return eval(self.code)
     async def aclose(self): pass
@@ -451,7 +485,11 @@ def build(source): return Provider(source)
 def odd_results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A package whose assertion and provider do what a config says."""
     site = tmp_path_factory.mktemp("odd") / "site"
-    points = {"geval.assertions": {"says": "oddity:Says"}, "geval.providers": {"odd": "oddity"}}
+    points = {
+        "geval.assertions": {"says": "oddity:Says", "ends": "oddity:Ends", "rows": "oddity:Rows"},
+        "geval.providers": {"odd": "oddity", "places": "oddity:places"},
+        "geval.reports": {name: f"oddity:{name}" for name in ("made", "heard", "done")},
+    }
     add_package(site, "oddities", points)
     (site / "oddity.py").write_text(ODD_RESULTS)
     return site
@@ -500,6 +538,59 @@ def test_an_odd_answer_of_a_package_is_an_error_that_costs_no_other_result(
     results = results_with(tmp_path, odd_results, codes, "provider")
     assert results.pop("a text of its own class")["status"] == "passed"
     assert {name: result["status"] for name, result in results.items()} == dict.fromkeys(ANSWERS, "error")
+
+
+ROWS = {
+    "no list": "None",
+    "fewer outcomes than outputs": "[]",
+    "verdicts that are none": "[True for _ in members]",
+    **{name: f"[{code} for _ in members]" for name, code in OUTCOMES.items()},
+}
+
+
+def test_odd_outcomes_of_compared_outputs_are_errors(tmp_path: Path, odd_results: Path) -> None:
+    tests = [
+        {"description": name, "assert": [{"type": "rows", "code": code}]}
+        for name, code in {**ROWS, "nothing odd": "[Outcome.of(True, '') for _ in members]"}.items()
+    ]
+    suite = {"prompts": ["hello", "hi"], "providers": ["echo"], "tests": tests}
+    (tmp_path / "config.yaml").write_text(json.dumps(suite))
+    done = geval(tmp_path, "run", "config.yaml", "-o", "r.json", packages=odd_results)
+    assert (done.code, "Traceback" in done.stderr) == (4, False), done.stderr
+    results = json.loads((tmp_path / "r.json").read_text())["results"]
+    found = {(result["description"], result["status"]) for result in results}
+    assert found == {*((name, "error") for name in ROWS), ("nothing odd", "passed")}
+
+
+FAILS = "{type: contains, value: heaven}"
+
+
+@pytest.mark.parametrize(
+    ("assertion", "provider", "output"),
+    [
+        *(
+            (f"{{type: ends, where: {place}}}", "echo", "r.json")
+            for place in ("made", "checked", "prefetched")
+        ),
+        *((FAILS, f"places:{place}", "r.json") for place in ("checked", "ready", "built", "closed")),
+        *((FAILS, "echo", f"r.{place}") for place in ("made", "heard", "done")),
+    ],
+)
+def test_no_package_ends_a_run_with_success(
+    tmp_path: Path, odd_results: Path, assertion: str, provider: str, output: str
+) -> None:
+    config = ECHO.replace("{type: contains, value: hell}", assertion).replace("echo", f"'{provider}'")
+    (tmp_path / "config.yaml").write_text(config)
+    done = geval(tmp_path, "run", "config.yaml", "-o", output, packages=odd_results)
+    assert done.code == (4 if output == "r.json" else 3 if output == "r.made" else 1), done.stderr
+    assert "a bug in the package oddities" in done.stderr
+    assert ("1 failed" in done.stdout) == (done.code == 1)
+
+
+def test_a_provider_that_cannot_be_closed_costs_no_result(tmp_path: Path, odd_results: Path) -> None:
+    (tmp_path / "config.yaml").write_text(ECHO.replace("echo", "'places:broken'"))
+    done = geval(tmp_path, "run", "config.yaml", packages=odd_results)
+    assert (done.code, "1 passed" in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(

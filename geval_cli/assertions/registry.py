@@ -418,7 +418,11 @@ def advice_on(kind: str) -> str | None:
 
 def check_assertion(spec: Assertion, context: CheckContext) -> list[Problem]:
     """Return every problem of one assertion in one test, including those of a set's members."""
-    problems = [*_missing_libraries(spec), *spec.check(context)]
+    found = spec.check(context)
+    problems = [
+        *_missing_libraries(spec),
+        *(found if is_own(spec) else extra("packages").problems_in(found, spec)),
+    ]
     if spec.metric is not None:
         context.render(spec.metric, partial(spec.place.value, "metric"), problems)
     if isinstance(spec, ModelGradedAssertion):
@@ -460,7 +464,8 @@ async def judge_row(
         GevalError: none could be judged; the caller turns that into results with status `error`.
     """
     subjects = [member.subject for member in members]
-    outcomes = _earlier(spec, subjects, tools) or await spec.judge_row(members, tools)
+    asking = spec.judge_row if is_own(spec) else partial(extra("packages").outcomes_of, spec)
+    outcomes = _earlier(spec, subjects, tools) or await asking(members, tools)
     return [
         outcome
         if isinstance(outcome, GevalError)

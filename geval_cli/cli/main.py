@@ -138,7 +138,9 @@ def _run_command() -> int:
             _print_traceback()
         print_error(error)
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - the last boundary: a bug gets its own exit code and is never silent
+    except BaseException as error:  # the last boundary: a bug gets its own exit code and is never silent
+        if isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and not _is_bug(error)):
+            raise
         if not shows_tracebacks and (limit := MachineLimitError.of(error)):
             sys.stderr.write(f"error: {limit.message} ({limit.hint}); finished cases are kept\n")
             return limit.exit_code
@@ -157,6 +159,19 @@ def _run_command() -> int:
         )
         return ExitCode.BUG
     return ExitCode.OK
+
+
+def _is_bug(end: SystemExit) -> bool:
+    """Return whether a package that adds to a command of geval ended it, such as by `sys.exit()`."""
+    from traceback import walk_tb
+
+    *_, (frame, _) = walk_tb(end.__traceback__)
+    if frame.f_globals.get("__name__", "").partition(".")[0] in {"click", "typer", "geval_cli"}:
+        return False
+    from geval_cli.plugins import COMMANDS, plugin_names, source_of_bug
+
+    is_own_command = {*sys.argv[1:2]}.isdisjoint(plugin_names(COMMANDS))
+    return is_own_command and source_of_bug(end).startswith("the package")
 
 
 def _print_traceback() -> None:

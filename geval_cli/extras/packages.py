@@ -2,14 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable, Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
 from msgspec import convert, to_builtins
 
-from geval_cli.assertions.base import Assertion, Outcome, Subject, Tools
-from geval_cli.errors import ProviderRequestError, UsageError
-from geval_cli.plugins import WrongResultError, refuse_blocking
+from geval_cli.assertions.base import Assertion, Outcome, RowMember, Subject, Tools
+from geval_cli.errors import GevalError, Problem, ProviderRequestError, UsageError
+from geval_cli.plugins import refuse_blocking
 from geval_cli.providers.base import Provider, ProviderIdentity, ProviderLimits, is_being_cancelled
 from geval_cli.providers.wire.finish_reasons import known_end
 from geval_cli.providers.wire.token_usage import finite_amount
@@ -27,6 +28,15 @@ _CLASSES = {
     "limits": ProviderLimits,
     "is_cacheable": bool,
 }
+
+
+class WrongResultError(TypeError):
+    """A method of an assertion or a provider did something other than its class promises."""
+
+    def __init__(self, giver: object, method: str, what: str) -> None:
+        name = getattr(giver, "__name__", type(giver).__qualname__)
+        super().__init__(f"`{method}` of {name} {what}")
+        self.module_with_bug = name if isinstance(giver, ModuleType) else type(giver).__module__
 
 
 def check_parts(provider: Provider, name: str) -> None:
@@ -79,10 +89,43 @@ async def outcome_of(spec: Assertion, subject: Subject, tools: Tools) -> Outcome
     return await _result_of(spec.judge(subject, tools), spec, "judge", Outcome)
 
 
+async def outcomes_of(
+    spec: Assertion, members: Sequence[RowMember], tools: Tools
+) -> Sequence[Outcome | GevalError]:
+    """Return the outcomes of a package's assertion that compares outputs, in the order of `members`.
+
+    Raises:
+        WrongResultError: there is not one for each, or one that is not valid.
+    """
+    found = await _awaited(spec.judge_row(members, tools), spec, "judge_row")
+    if not isinstance(found, list | tuple) or len(found) != len(members):
+        raise WrongResultError(spec, "judge_row", f"did not return a list of {len(members)} outcomes")
+    return [
+        item if isinstance(item, GevalError) else _valid(item, spec, "judge_row", Outcome) for item in found
+    ]
+
+
+def problems_in(found: object, giver: object) -> list[Problem]:
+    """Return the problems that the `check` of a package's assertion or provider found.
+
+    Raises:
+        WrongResultError: it returned something else.
+    """
+    items = [*found] if isinstance(found, Iterable) else [] if found is None else [found]
+    problems = [item for item in items if isinstance(item, Problem)]
+    if len(problems) < len(items):
+        raise WrongResultError(giver, "check", "must return a list of Problem")
+    return problems
+
+
 async def _result_of(called: Awaitable[object], giver: object, method: str, wanted: type[T]) -> T:
+    return _valid(await _awaited(called, giver, method), giver, method, wanted)
+
+
+async def _awaited(called: Awaitable[object], giver: object, method: str) -> object:
     """Return the result of a method; what it raises must end neither geval, such as `sys.exit()`, nor the task."""
     try:
-        found = await called
+        return await called
     except (GeneratorExit, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -91,6 +134,9 @@ async def _result_of(called: Awaitable[object], giver: object, method: str, want
         if isinstance(error, Exception) and _is_shown(error):
             raise
         raise WrongResultError(giver, method, f"raised {type(error).__name__}") from error
+
+
+def _valid(found: object, giver: object, method: str, wanted: type[T]) -> T:
     if not isinstance(found, wanted):
         what = f"returned {type(found).__name__}; it must return {wanted.__name__}"
         raise WrongResultError(giver, method, what)

@@ -176,8 +176,12 @@ def check_provider(
     if kind is None:
         return [_unknown_kind(source)]
     check: Any = getattr(_module(kind.checks, kind), "check", None)
-    problems: list[Problem] = (check(source) or []) if check else []
-    return problems
+    return _problems_of(check, source, kind)
+
+
+def _problems_of(check: Any, source: ProviderSource, kind: ProviderKind | None) -> list[Problem]:
+    found: list[Problem] = (check(source) or []) if check else []
+    return found if kind is None or kind.plugin is None else extra("packages").problems_in(found, kind.plugin)
 
 
 def begin_loading(specs: Iterable[ProviderSpec], *, env: Mapping[str, str], base_dir: Path) -> None:
@@ -213,8 +217,7 @@ def check_ready(
     source = _source(spec, env, base_dir, access)
     kind = _find_kind(source)
     check: Any = getattr(_module(kind.checks, kind), "check_ready", None) if kind else None
-    problems: list[Problem] = (check(source) or []) if check else []
-    return problems
+    return _problems_of(check, source, kind)
 
 
 def provider_access_problem(

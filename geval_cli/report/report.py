@@ -215,10 +215,10 @@ class _PluginFile:
 
     def __init__(self, made: Callable[[Path], ResultsFile], path: Path) -> None:
         self._path = path
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         try:
             self._file = made(path)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._problem_of(error) from error
 
     def listen(self, event: RunEvent) -> None:
@@ -226,7 +226,7 @@ class _PluginFile:
         if self._error is None:
             try:
                 self._file.listen(event)
-            except Exception as error:  # noqa: BLE001 - whatever the code of a package raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the code of a package raises
                 self._error = error
 
     def finish(self, report: RunReport) -> None:
@@ -238,12 +238,12 @@ class _PluginFile:
         if self._error is None:
             try:
                 self._file.finish(report)
-            except Exception as error:  # noqa: BLE001 - whatever the code of a package raises
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the code of a package raises
                 self._error = error
         if self._error is not None:
             raise self._problem_of(self._error) from self._error
 
-    def _problem_of(self, error: Exception) -> Exception:
+    def _problem_of(self, error: BaseException) -> Exception:
         if isinstance(error, GevalError):
             return error
         if isinstance(error, OSError):

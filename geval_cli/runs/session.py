@@ -103,7 +103,8 @@ class ProviderPool:
         return spec.fingerprint in self._built
 
     async def aclose(self) -> None:
-        await asyncio.gather(*(provider.aclose() for provider in self._built.values()))
+        # The results are more than what a package says at the end of its provider.
+        await asyncio.gather(*(one.aclose() for one in self._built.values()), return_exceptions=True)
 
 
 class Session:
