@@ -57,7 +57,10 @@ def lock_configs(
         locking = lock_suites(prepared, before, state.cache, removes_unused=updates, wire=wire)
         locked = run_stoppable(locking, wire)
     if not before.is_there or before.entries != locked.entries:
-        write_lock(requests[0].config, locked.entries)
+        # Another `geval lock` in this folder may have pinned criteria while the judge wrote.
+        known = {entry.key for entry in (*before.entries, *locked.entries)}
+        now = read_lock(requests[0].config, requests[0].access).entries
+        write_lock(requests[0].config, (*locked.entries, *(entry for entry in now if entry.key not in known)))
     pinned = plural(len(locked.entries), "criterion", "criteria")
     new = f" ({locked.asked:,} new)" if locked.asked else ""
     lines = [f"{path} pins the evaluation steps of {pinned}{new}"]

@@ -184,6 +184,33 @@ def test_unused_entries_are_named_and_removed_on_request(product: Product, serve
     assert [entry["criteria"] for entry in entries(product)] == ["Polite."]
 
 
+@pytest.mark.parametrize("options", [(), ("--update",)])
+def test_criteria_that_another_process_pins_meanwhile_stay(
+    product: Product, judge: Judge, options: tuple[str, ...]
+) -> None:
+    """Those that were there before, and that an update removes, do not come back."""
+    path = product.folder / "geval.lock"
+
+    def respond(body: Any, headers: Any) -> Reply:
+        if path.read_text(encoding="utf-8") == before:
+            path.write_text(both, encoding="utf-8")
+        return judge.respond(body, headers)
+
+    with LoopbackServer(respond=judge.respond) as server:
+        product.write(config("Old."))
+        assert lock(product, server).code == 0
+        before = path.read_text(encoding="utf-8")
+        product.write(config("Old.", "Theirs."))
+        assert lock(product, server).code == 0
+        both = path.read_text(encoding="utf-8")
+    path.write_text(before, encoding="utf-8")
+    with LoopbackServer(respond=respond) as server:
+        product.write(config("Ours."))
+        assert lock(product, server, *options).code == 0
+    old = [] if options else ["Old."]
+    assert [entry["criteria"] for entry in entries(product)] == [*old, "Ours.", "Theirs."]
+
+
 def test_of_equal_criteria_what_the_judge_sees_says_which_is_unused(
     product: Product, server: LoopbackServer
 ) -> None:
