@@ -6,13 +6,20 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from geval_cli.assertions.base import Assertion, MergedTest, each_assertion
-from geval_cli.assertions.geval_metric import GEvalFields
+from geval_cli.assertions.base import (
+    EXPECTED_OUTPUT,
+    Assertion,
+    MergedTest,
+    ModelGradedAssertion,
+    each_assertion,
+)
+from geval_cli.assertions.geval_metric import GEvalFields, range_of, written_criteria
 from geval_cli.assertions.json_text import none_if_empty, parse_schema
 from geval_cli.assertions.registry import ASSERTION_TYPES
 from geval_cli.engine.conversation import CONVERSATION_ID, uses_conversation
@@ -50,6 +57,19 @@ _BRACES = (
     compile_later(r"<([^\W\d]\w*)>"),
 )
 _BRACE_OPENINGS = ("{", "$")
+_BRACES_WITHIN = _BRACES[:2]
+_EXPECTED = compile_later(
+    r"\bexpected[ _](?:output|answer|response|result)s?\b"
+    r"(?!['\"]?\s*(?:is|are|should|must|:|=|format|style|structure|language|length|type|schema))"
+    r"|\bground[- ]truth\b|\b(?:reference|gold|golden)\s(?:answer|output|response|summary|translation)s?\b",
+    re.IGNORECASE,
+)
+_SCALE = compile_later(
+    r"\b(?:rat(?:e|es|ing)|scor(?:e|es|ing)|scale|grade)\b[^.;{}\n]{0,40}?\b([01])\s*(?:-|\u2013|to|and)\s*(\d{1,3})\b"
+    r"(?!\s*\w*(?:word|sentence|item|point out|example|paragraph|second|minute|%|year))"
+    r"|\b([01])\s*(?:-|\u2013|to)\s*(\d{1,3})[ -](?:point |Likert )?(?:scale|score|rating)\b",
+    re.IGNORECASE,
+)
 _NEARLY_FILE = compile_later(r"\s*file:(?:/|\\)*[\w.~-]\S*\.\w+(?::\w+)?\s*", re.IGNORECASE)
 _FILE_WITHIN = compile_later(r"file://([^\s\"'<>{}]+)")
 _UNCLOSED = compile_later(r"(?:\{%[^%]*|\{\{[^}]*)$")
@@ -167,6 +187,7 @@ class LikelyMistakes(Struct):
     _braced: dict[str, tuple[str, Location | None]] = field(default_factory=dict)
     _unclosed: dict[str, Location | None] = field(default_factory=dict)
     _nearly_files: dict[str, Location | None] = field(default_factory=dict)
+    _counted: dict[tuple[str, str], tuple[Location | None, int]] = field(default_factory=dict)
     _unread_files: dict[str, tuple[Location | None, bool]] = field(default_factory=dict)
     _changed: dict[tuple[str, str], Location] = field(default_factory=dict)
     _commented: dict[tuple[str, str], Location] = field(default_factory=dict)
@@ -245,6 +266,8 @@ class LikelyMistakes(Struct):
             self._note_functions(test, spec)
             if spec.base_type in _TYPES_OF_SCHEMAS:
                 self._note_schema(vars(spec).get("value"), spec.place.spelled("value"))
+            if isinstance(spec, ModelGradedAssertion):
+                self._note_criteria(test, spec)
             if spec.metric is not None:
                 self._metrics.add(spec.metric)
             value = vars(spec).get("value")  # in pydantic, a missing attribute is slow
@@ -543,6 +566,9 @@ class LikelyMistakes(Struct):
                 yield Problem(message, location, hint, severity=Severity.WARNING)
         if self.plan.suite.rules.template_language != "strict":
             yield from self._of_unclosed()
+        for (message, hint), (location, count) in self._counted.items():
+            tests_told = f" ({count:,} tests)" if count > 1 else ""
+            yield Problem(f"{message}{tests_told}", location, hint, severity=Severity.WARNING)
         for value, location in self._quoted.items():
             message = f"the typographic quotes around `{_short(value)}` are part of the value"
             yield Problem(message, location, 'write straight quotes ("), or none', severity=Severity.WARNING)
@@ -683,6 +709,57 @@ class LikelyMistakes(Struct):
         found = next(filter(None, (pattern.fullmatch(value) for pattern in _BRACES)), None)
         if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
             self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
+
+    def _note_criteria(self, test: MergedTest, spec: ModelGradedAssertion) -> None:
+        """Record texts for a judge that name a variable in braces, what it is not shown, or another scale."""
+        if isinstance(spec, GEvalFields):
+            place = spec.place.spelled("criteria", "value")
+            texts = [(text, "criteria", place) for text in written_criteria(spec)]
+            place = spec.place.spelled("evaluation_steps", "evaluationSteps")
+            texts += [(text, "evaluation steps", place) for text in spec.evaluation_steps or ()]
+            place = spec.place.value("checklist")
+            texts += [(item.item, "checklist", place) for item in spec.checklist or ()]
+        else:
+            value = vars(spec).get("value")
+            texts = [(value, "value", spec.place.value("value"))] if isinstance(value, str) else []
+        for text, part, place in texts:
+            braces, mentions_expected, scale = _said_to_judge(text)
+            for found in braces:
+                # `_note_braces` tells of a value that is nothing else
+                if found[1] in test.variables and (part != "value" or found[0] != text.strip()):
+                    message = f"`{found[0]}` is no template: the judge sees it as it is"
+                    self._note_twice(message, f"write {{{{ {found[1]} }}}}", place)
+            if not isinstance(spec, GEvalFields) or _own_prompt(test, spec) or "{{" in text:
+                continue
+            mention = "mentions" if part == "checklist" else "mention"
+            params = spec.evaluation_params
+            is_shown = test.expected_output is not None and (params is None or EXPECTED_OUTPUT in params)
+            # What a conversation is compared with is its `expected_outcome`.
+            if mentions_expected and not (is_shown or test.turns):
+                if test.expected_output is not None:
+                    hint = "add `expected_output` to evaluation_params"
+                elif EXPECTED_OUTPUT in test.vars:
+                    hint = "move expected_output from `vars` to the test itself"
+                else:
+                    hint = "give the test `expected_output`, or say in the criteria what is expected"
+                self._note_twice(
+                    f"the {part} {mention} what is expected, but the judge isn't shown it", hint, place
+                )
+            low, high = (0.0, 1.0) if spec.strict_mode else range_of(spec)
+            if scale and spec.checklist is None and float(scale[2] or scale[4]) != high:
+                named = f"{scale[1] or scale[3]} to {scale[2] or scale[4]}"
+                self._note_twice(
+                    f"the {part} name a scale of {named}, but the judge rates from {low:g} to {high:g}",
+                    f"set `score_range: [{named.replace(' to ', ', ')}]`, or name no scale",
+                    place,
+                )
+
+    def _note_twice(self, message: str, hint: str, location: Location | None) -> None:
+        """Record a warning; one that comes again, of another test, is counted."""
+        _, count = self._counted.get((message, hint), (None, 0))
+        if count or len(self._counted) < _NAMES_MAX:
+            first = self._counted[message, hint][0] if count else location
+            self._counted[message, hint] = first, count + 1
 
     def _note_keys(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
         """Record a value with a key in it: `not-contains` would pass the answers of a model that reveals the key."""
@@ -1040,6 +1117,17 @@ def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: 
         hint if len(names) == 1 else hint.replace("use it", "use them").replace("remove it", "remove them"),
         severity=Severity.WARNING,
     )
+
+
+def _own_prompt(test: MergedTest, spec: ModelGradedAssertion) -> bool:
+    return any(level.rubric_prompt is not None for level in (spec, test.options, test.default_options))
+
+
+@lru_cache(maxsize=1024)  # most tests share their criteria
+def _said_to_judge(text: str) -> tuple[list[re.Match[str]], bool, re.Match[str] | None]:
+    """Return the names in braces, whether something expected is mentioned, and the scale that is named."""
+    braces = [match for pattern in _BRACES_WITHIN for match in pattern.finditer(text)] if "{" in text else []
+    return braces, _EXPECTED.search(text) is not None, _SCALE.search(text)
 
 
 def _location(place: SourcePath | Location, keys: KeyPath) -> Location | None:

@@ -1028,3 +1028,95 @@ def test_a_file_that_is_named_where_none_is_read_is_told(
     ]
     assert said == [] if named is None else len(said) == 1
     assert all(f"`file://{named}` itself is used, not the content of the file" in line for line in said)
+
+
+def judged(criteria: object = "is good", **keys: object) -> list[object]:
+    written = {} if criteria is None else {"criteria": criteria}
+    return [{"type": "g-eval", "provider": "openai:j", **written, **keys}]
+
+
+MENTIONED = "mention what is expected, but the judge isn't shown it"
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [
+        (
+            judged("The answer to {q} is right."),
+            "`{q}` is no template: the judge sees it as it is; write {{ q }}",
+        ),
+        (judged(evaluation_steps=["Compare it with ${q}"]), "`${q}` is no template"),
+        (judged(None, checklist=["It answers {q}"]), "`{q}` is no template"),
+        (
+            [{"type": "llm-rubric", "value": "answers {q} well", "provider": "openai:j"}],
+            "`{q}` is no template",
+        ),
+        (judged("The answer to {{ q }} is right, as {name}."), None),
+        (
+            judged("It matches the expected output."),
+            f"the criteria {MENTIONED}; give the test `expected_output`",
+        ),
+        (judged("It agrees with the ground truth"), MENTIONED),
+        (
+            judged("x", evaluation_steps=["Compare with the Expected_Output"]),
+            f"the evaluation steps {MENTIONED}",
+        ),
+        (judged(None, checklist=["It says what the reference answer says"]), "the checklist mentions what"),
+        (judged("The expected output is 42."), None),
+        (judged("It keeps to the expected output format."), None),
+        (judged("It matches the expected output: {{ q }}"), None),
+        (judged("It matches the expected output", rubricPrompt="Rate {{ output }} by {{ q }}"), None),
+        (
+            judged("Rate from 1 to 5 how polite it is"),
+            "a scale of 1 to 5, but the judge rates from 0 to 10; set",
+        ),
+        (judged("Politeness, on a 1-5 scale"), "the criteria name a scale of 1 to 5"),
+        (judged("Give a score between 0 and 100"), "set `score_range: [0, 100]`"),
+        (
+            judged("x", evaluation_steps=["Assign a rating of 0 to 1"]),
+            "the evaluation steps name a scale of 0 to 1",
+        ),
+        (judged("Rate from 1 to 5", score_range=[1, 5]), None),
+        (judged("Rate from 1 to 10"), None),
+        (judged("Rate from 0 to 1", strict_mode=True), None),
+        (judged("It has 1 to 3 sentences. A low score is for 1 to 2 words."), None),
+    ],
+)
+def test_what_a_judge_would_misunderstand_is_told_once(
+    checks: list[object], told: str | None, tmp_path: Path
+) -> None:
+    tests = [{"vars": {"q": "x"}, "assert": checks}] * 2
+    said = [
+        line
+        for line in warnings(tmp_path, tests=tests)
+        if any(words in line for words in ("no template", "what is expected", "a scale of"))
+    ]
+    assert len(said) == (told is not None)
+    assert all(told is not None and told in line.replace(" (2 tests)", "") for line in said)
+    assert all("(2 tests)" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("test", "hint"),
+    [
+        ({"expected_output": "a"}, None),
+        ({"turns": [{"user": "{{ q }}"}], "expected_outcome": "a"}, None),
+        ({"vars": {"q": "x", "expected_output": "a"}}, "move expected_output from `vars` to the test itself"),
+    ],
+)
+def test_a_judge_is_shown_what_is_expected_or_it_is_told_how(
+    test: dict[str, object], hint: str | None, tmp_path: Path
+) -> None:
+    turns = test.get("turns")
+    whole = {"vars": {"q": "x"}, **test, "assert": judged("It matches the expected output")}
+    prompts = None if turns else ["Say {{ q }}"]
+    said = [line for line in warnings(tmp_path, prompts=prompts, tests=[whole]) if MENTIONED in line]
+    assert said == ([] if hint is None else [f"the criteria {MENTIONED}; {hint}"])
+
+
+def test_what_is_expected_has_to_be_among_the_parameters(tmp_path: Path) -> None:
+    checks = judged("It matches the expected output", evaluation_params=["actual_output"])
+    tests = [{"vars": {"q": "x"}, "expected_output": "a", "assert": checks}]
+    assert f"the criteria {MENTIONED}; add `expected_output` to evaluation_params" in warnings(
+        tmp_path, tests=tests
+    )
