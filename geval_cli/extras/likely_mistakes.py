@@ -70,6 +70,7 @@ _SCALE = compile_later(
     r"|\b([01])\s*(?:-|\u2013|to)\s*(\d{1,3})[ -](?:point |Likert )?(?:scale|score|rating)\b",
     re.IGNORECASE,
 )
+_ESCAPED_TWICE = compile_later(r"\\\\[bB]\Z|\\\\[dDsSwW](?=[+*?{)]|\Z)")
 _NEARLY_FILE = compile_later(r"\s*file:(?:/|\\)*[\w.~-]\S*\.\w+(?::\w+)?\s*", re.IGNORECASE)
 _FILE_WITHIN = compile_later(r"file://([^\s\"'<>{}]+)")
 _UNCLOSED = compile_later(r"(?:\{%[^%]*|\{\{[^}]*)$")
@@ -279,6 +280,8 @@ class LikelyMistakes(Struct):
                     self._slashed.setdefault(value, spec.place.value("value"))
                 self._note_looked_for(test, value, spec, "value")
                 self._note_quotes(value, spec, "value")
+                if spec.base_type == "regex":
+                    self._note_escapes(value, spec.place)
                 self._note_keys(test, value, spec, "value")
                 self._note_braces(test, value, spec, "value")
                 self._note_unclosed(value, spec, "value")
@@ -709,6 +712,16 @@ class LikelyMistakes(Struct):
         found = next(filter(None, (pattern.fullmatch(value) for pattern in _BRACES)), None)
         if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
             self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
+
+    def _note_escapes(self, pattern: str, place: SourcePath) -> None:
+        """Record a pattern that looks for a backspace or a backslash, from the way in which YAML quotes it."""
+        if "\b" in pattern:
+            message = "`\\b` within double quotes is a backspace, not the edge of a word"
+            self._note_twice(message, "write the pattern in single quotes", place.value("value"))
+        elif "\\\\" in pattern and (twice := _ESCAPED_TWICE.search(pattern)):
+            message = f"`{twice[0]}` looks for a backslash and the letter {twice[0][-1]}"
+            hint = f"write `{twice[0][1:]}`: only double quotes need a second backslash"
+            self._note_twice(message, hint, place.value("value"))
 
     def _note_criteria(self, test: MergedTest, spec: ModelGradedAssertion) -> None:
         """Record texts for a judge that name a variable in braces, what it is not shown, or another scale."""

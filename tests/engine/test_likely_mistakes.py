@@ -1120,3 +1120,28 @@ def test_what_is_expected_has_to_be_among_the_parameters(tmp_path: Path) -> None
     assert f"the criteria {MENTIONED}; add `expected_output` to evaluation_params" in warnings(
         tmp_path, tests=tests
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "told"),
+    [
+        (
+            "\bParis\b",
+            "`\\b` within double quotes is a backspace, not the edge of a word; write the pattern in",
+        ),
+        (r"\bParis\b", None),
+        (r"\\bParis\\b", r"`\\b` looks for a backslash and the letter b; write `\b`: only"),
+        (r"costs \\d+ euros", r"`\\d` looks for a backslash and the letter d; write `\d`"),
+        (r"(\\w)", "the letter w"),
+        (r"C:\\data\\bin\\docs", None),
+        (r"\\begin\{a\}", None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["regex", "not-regex"])
+def test_escapes_that_look_for_something_else_are_told(
+    kind: str, pattern: str, told: str | None, tmp_path: Path
+) -> None:
+    tests = [{"vars": {"q": "x"}, "assert": [{"type": kind, "value": pattern}]}]
+    said = [line for line in warnings(tmp_path, tests=tests) if "double quotes" in line]
+    assert len(said) == (told is not None)
+    assert all(told is not None and told in line for line in said)
