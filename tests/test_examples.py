@@ -110,7 +110,8 @@ def test_the_example_that_compares_meanings_tells_near_from_far(project: Path) -
 
 def test_the_example_about_safety_asks_a_moderator(project: Path) -> None:
     def answer(body: Any, headers: Mapping[str, str]) -> Reply:
-        harmless = {"flagged": False, "categories": {"hate": False}}
+        categories = dict.fromkeys(("harassment", "hate", "violence"), False)
+        harmless = {"flagged": False, "categories": categories}
         return respond(body, headers) if "messages" in body else Reply(body={"results": [harmless]})
 
     with LoopbackServer(respond=answer) as server:
