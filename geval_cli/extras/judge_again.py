@@ -77,7 +77,10 @@ def open_source(
     with open_runs(given.home, environ) as runs:
         # Nothing is written, and the writer thread would keep the kernel from confining an untrusted config.
         runs.close()
-        stored = runs.find(name)
+        try:
+            stored = runs.find(name)
+        except UsageError as error:  # a damaged database may have been moved aside
+            raise UsageError("; ".join((error.message, *runs.warnings)), hint=error.hint) from error
         if name == LATEST:
             stored = _whole(stored, runs)
         origin = runs.origin(stored.run.id)

@@ -109,3 +109,31 @@ def test_who_shows_a_run_is_told_that_the_database_was_damaged(project: Path) ->
     shown = run_geval("show", "latest", cwd=project)
     assert shown.code == 2
     assert "it was moved to geval.db.damaged-" in " ".join(shown.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show",),
+        ("list",),
+        ("compare", "latest~1", "latest"),
+        ("judge", "latest", "config.yaml"),
+        ("label", "--draw", "1", "--export", "sheet.jsonl"),
+        ("export", "run", "latest", "-o", "run.json"),
+        ("drift", "--save", "anchors.jsonl"),
+        ("comment",),
+        ("rm", "latest"),
+        ("run", "config.yaml", "--resume"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_each_command_says_that_a_damaged_database_was_moved_aside(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Without that, `no runs are stored here yet` sounds as if none were lost."""
+    (tmp_path / "config.yaml").write_text(CONFIG.format(python=sys.executable), encoding="utf-8")
+    (tmp_path / ".geval").mkdir()
+    (tmp_path / ".geval" / "geval.db").write_text("not a database\n" * 100, encoding="utf-8")
+    finished = run_geval(*words, cwd=tmp_path)
+    told = " ".join((finished.stdout + finished.stderr).split())
+    assert "was damaged; it was moved to geval.db.damaged-" in told

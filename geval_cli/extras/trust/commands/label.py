@@ -184,6 +184,7 @@ def _exported_without_run(name: str, given: LabelCommand, path: Path) -> bool:
     if is_results_file(name) or "," in name:
         return False
     with open_runs(given.home, os.environ) as runs:
+        print_warnings(runs.warnings)
         removed = removed_run(runs, name)
         if removed is not None:
             _write(path, [item.row for item in runs.labels().of_run(removed)], "label")
