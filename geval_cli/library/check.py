@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from geval_cli.library.records import JudgingOptions, given_media, written_media
-from geval_cli.library.session import LibrarySession
+from geval_cli.library.session import LibrarySession, exits_as_errors
 from geval_cli.library.table import verdict_html
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ def prepare_check(
         max_cost=max_cost_usd,
     )
     try:
-        prepared = prepare(request)
+        with exits_as_errors():
+            prepared = prepare(request)
     except ConfigError as error:
         problems = [item for item in error.problems if item.severity is Severity.ERROR]
         raise UsageError.of("this assertion cannot be checked", problems) from error

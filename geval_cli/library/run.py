@@ -7,11 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
+from geval_cli.library.session import exits_as_errors
 from geval_cli.library.suite import Suite, build_suite
 from geval_cli.library.table import results_html
 
@@ -332,7 +334,15 @@ def _run_in_thread(run: "Coroutine[Any, Any, RunResult]", stop: "StopSignal") ->
     import threading
 
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="geval-run", daemon=True)
+    has_ended = False
+
+    def live() -> None:
+        # The loop stops if code of a package raises one of these, and `run` waits for its result.
+        while not has_ended:
+            with suppress(SystemExit, KeyboardInterrupt):
+                loop.run_forever()
+
+    thread = threading.Thread(target=live, name="geval-run", daemon=True)
     thread.start()
     ended = threading.Event()
 
@@ -353,6 +363,7 @@ def _run_in_thread(run: "Coroutine[Any, Any, RunResult]", stop: "StopSignal") ->
         future.cancel()
         ended.wait()
         asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
+        has_ended = True
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -375,7 +386,8 @@ async def run_request(
 
     log = logging.getLogger("geval_cli")
     try:
-        prepared = await asyncio.to_thread(prepare, request)
+        with exits_as_errors():
+            prepared = await asyncio.to_thread(prepare, request)
     except ConfigError as error:
         raise explained(error) from None
     for problem in prepared.warnings:

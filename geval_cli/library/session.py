@@ -2,7 +2,8 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_cli.library.records import JudgingOptions
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
     from geval_cli.runs.session import Session
 
 T = TypeVar("T")
+
+
+@contextmanager
+def exits_as_errors(*kinds: type[BaseException]) -> Iterator[None]:
+    """Raise RuntimeError for a SystemExit, or another of `kinds`, of a package's code: it would end an event loop."""
+    try:
+        yield
+    except (SystemExit, *kinds) as end:
+        raise RuntimeError(f"code of a package raised {end!r}").with_traceback(end.__traceback__) from end
 
 
 class LibrarySession:

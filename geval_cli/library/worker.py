@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
 from geval_cli.library.records import JudgingOptions
+from geval_cli.library.session import exits_as_errors
 from geval_cli.records import Role
 from geval_cli.runs.session import Session, open_session
 from geval_cli.store.cache import ResponseCache
@@ -58,7 +59,7 @@ class Worker:
 
     def submit(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> Future[T]:
         """Return the future result of `work`; cancelling it cancels the work."""
-        return asyncio.run_coroutine_threadsafe(work(self._judges), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._result_of(work), self._loop)
 
     def stop(self) -> None:
         """Cancel all work, close the judges and end the thread; waits for it, unless called from that thread."""
@@ -68,6 +69,10 @@ class Worker:
         if threading.current_thread() is not self._thread:
             self._thread.join(_ENDING_S)
 
+    async def _result_of(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
+        with exits_as_errors(KeyboardInterrupt):
+            return await work(self._judges)
+
     def _live(self, opened: _Opened) -> None:
         try:
             loop = asyncio.new_event_loop()
@@ -76,7 +81,11 @@ class Worker:
             return
         loop.set_default_executor(_Executor())
         try:
-            loop.run_until_complete(self._serve(opened))
+            serving = loop.create_task(self._serve(opened))
+            while not serving.done():
+                # The loop stops if code of a package raises one of these, and other callers wait for their results.
+                with suppress(SystemExit, KeyboardInterrupt):
+                    loop.run_until_complete(serving)
         except (UsageError, StoreError) as error:
             opened.set_exception(error)
         finally:

@@ -248,9 +248,8 @@ class _PluginFile:
             return error
         if isinstance(error, OSError):
             return output_error(self._path, error)
-        said = f"{type(error).__name__}: {error}"
         return OutputError(
-            f"cannot write {self._path}: a bug in {source_of_bug(error)}: {said}",
+            f"cannot write {self._path}: a bug in {source_of_bug(error)}: {type(error).__name__}: {error}",
             path=str(self._path),
             hint="report it to its authors; `geval show RUN -o FILE` with --debug shows the traceback",
         )
