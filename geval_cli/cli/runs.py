@@ -47,6 +47,8 @@ def import_run(home: Path | None, path: Path) -> None:
     with closing(RunStore.open(folder)) as runs:
         run = store_run(imported, runs)
     counted = plural(len(imported.results), "result")
+    if imported.summary is not None and imported.summary.total > len(imported.results):
+        counted += f" of a run with {imported.summary.total:,}"
     sys.stdout.write(f"imported {counted} as run {run.id}\nnext: {show_command(run.id, home)}\n")
 
 

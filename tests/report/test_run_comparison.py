@@ -131,6 +131,23 @@ def waver(tests: int, drop: float, *, seed: int = 1) -> tuple[list[CaseResult], 
     return before, after
 
 
+@pytest.mark.parametrize("held", [(1, 3), (3, 1), (1, 1), (3, 3)])
+def test_tests_that_a_file_of_part_of_a_run_lacks_are_not_removed(held: tuple[int, int]) -> None:
+    """As in a file of `geval show --failed -o`, whose summary is that of the run."""
+    runs = [
+        NamedRun(name, replace(side.report, summary=RunSummary(total=3)))
+        for name, count in zip("AB", held, strict=True)
+        for side in [named(name, [case(test, {"m": 0.0}) for test in range(count)])]
+    ]
+    found = compare(runs[0], runs[1], ComparisonOptions())
+    assert found.changes == ()
+    assert found.warnings == tuple(
+        f"{name} has only 1 of the 3 cases of its run; only these are compared"
+        for name, count in zip("AB", held, strict=True)
+        if count < 3
+    )
+
+
 def test_a_regression_is_worse_and_chance_is_undecided() -> None:
     found = compared(*waver(60, 0.5))
 

@@ -730,7 +730,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         kind="compare",
         verdict=verdict,
         headline=said,
-        changes=tuple(_changes(comparing, match, sides, paired, (a.report.run, b.report.run))),
+        changes=tuple(_changes(comparing, match, sides, paired, (a.report, b.report))),
         a=sides[0],
         b=sides[1],
         paired=paired,
@@ -746,7 +746,7 @@ def _compared(a: NamedRun, b: NamedRun, options: ComparisonOptions, comparing: "
         overall=overall,
         warnings=(
             *(() if is_steady else told),
-            *_unfinished(a, b),
+            *_unfinished((a, b), sides),
             *_warnings(comparing, alike, a.report.run, b.report.run),
         ),
         notes=(
@@ -1174,9 +1174,10 @@ def _changes(
     match: ColumnMatch,
     sides: tuple[ComparedRun, ComparedRun],
     paired: int,
-    runs: tuple[RunRecord, RunRecord],
+    reports: tuple[RunReport, RunReport],
 ) -> Iterator[str]:
     """Yield what differs between the configs of two runs, as far as results and configs tell."""
+    runs = reports[0].run, reports[1].run
     pairs = {pair.after.index: pair for pair in match.pairs}
     prompts = dict.fromkeys(pairs[column].after.prompt_label for column in sorted(comparing.prompts))
     if prompts:
@@ -1208,11 +1209,12 @@ def _changes(
     for keys, changed in comparing.changed.items():
         if keys != _FILES and changed - rejudged:
             yield f"the {keys} of {_listed(sorted(changed - rejudged))}"
-    words = ("removed", runs[1]), ("added", runs[0])
-    for side, (word, other) in zip(sides, words, strict=True):
+    words = ("removed", runs[1], reports[1], sides[1]), ("added", runs[0], reports[0], sides[0])
+    for side, (word, other, report, held) in zip(sides, words, strict=True):
         count = side.tests - paired
+        is_whole = other.status is RunStatus.COMPLETED and not _is_part(report, held)
         # An incomplete run may not have got to these tests; one that was judged again has no outputs for them.
-        if count and other.status is RunStatus.COMPLETED and other.judged_from is None:
+        if count and is_whole and other.judged_from is None:
             yield f"{plural(count, 'test')} {word}"
 
 
@@ -1327,9 +1329,18 @@ def _providers_of(config: JsonValue) -> dict[str, JsonValue]:
     return found
 
 
-def _unfinished(a: NamedRun, b: NamedRun) -> Iterator[str]:
-    names = ("the baseline", b.name) if b.name in (THIS_RUN, THIS_PULL_REQUEST) else ("A", "B")
-    for name, run in zip(names, (a.report.run, b.report.run), strict=True):
+def _is_part(report: RunReport, side: ComparedRun) -> bool:
+    """Return whether only a part of a run's cases was read: its file may hold only those that failed."""
+    return side.cases < report.summary.total
+
+
+def _unfinished(named: tuple[NamedRun, NamedRun], sides: tuple[ComparedRun, ComparedRun]) -> Iterator[str]:
+    later = named[1].name
+    names = ("the baseline", later) if later in (THIS_RUN, THIS_PULL_REQUEST) else ("A", "B")
+    for name, report, side in zip(names, (item.report for item in named), sides, strict=True):
+        run, total = report.run, report.summary.total
+        if _is_part(report, side):
+            yield f"{name} has only {side.cases:,} of the {plural(total, 'case')} of its run; only these are compared"
         if run.status is not RunStatus.COMPLETED:
             verb = "is still" if run.status is RunStatus.RUNNING else "was"
             yield f"{name} {verb} {run.status}: only tests that it had finished are compared"
