@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from geval_cli.cli.problems import keep_runs, print_problems
 from geval_cli.cli.run import RunDisplay, run_configs
-from geval_cli.errors import ExitCode, UsageError
+from geval_cli.errors import ExitCode, Problem, Severity, UsageError
 from geval_cli.extras.judge_again import held_options, judging_request, open_source
 from geval_cli.report.sanitize import one_line
 from geval_cli.runs.options import RunOptions
 from geval_cli.runs.requests import JudgedMetrics
+from geval_cli.runs.resume import UNFINISHED
 from geval_cli.store.state import CacheChoice
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def judge_again(
         UsageError: there is no such run, or none of its outputs is to be judged.
         ConfigError: with every problem of the config, or of the results file.
     """
+    keep_runs(given.outputs, [source])
     with open_source(source, given, os.environ, changes) as judged:
         request = judging_request(judged, config, given, os.environ)
         sys.stderr.write(f"judging the outputs of run {judged.run.id} by {request.config}\n")
@@ -52,7 +55,13 @@ def judge_again(
             is_verbose=given.is_verbose,
             log_file=given.log_file,
         )
-        return run_configs([request], display, home=given.home, cache=cache, sandbox=sandbox)
+        code = run_configs([request], display, home=given.home, cache=cache, sandbox=sandbox)
+        if code is not ExitCode.OK or judged.run.status not in UNFINISHED:
+            return code
+        what = f"run {judged.run.id} did not finish, so its other cases are not judged"
+        hint = "finish it with `geval run --resume`, then judge it again"
+        print_problems([Problem(what, hint=hint, severity=Severity.ERROR)])
+        return ExitCode.NOT_JUDGED
 
 
 def parse_threshold(written: str) -> tuple[str, float]:

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from geval_cli.errors import ConfigError, GevalError, Problem, Severity
 from geval_cli.source.problems import render_problems
@@ -40,6 +41,19 @@ def print_progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
+
+
+def keep_runs(outputs: Sequence[Path], names: Iterable[str | None]) -> None:
+    """Refuse to overwrite a results file whose run is read; `names` are of runs, some of which may be files.
+
+    Raises:
+        ConfigError: one of the outputs is such a file.
+    """
+    read = {Path(name).resolve() for name in names if name}
+    for path in outputs:
+        if path.resolve() in read and path.is_file():
+            hint = "choose another file, or it would be overwritten"
+            raise ConfigError([Problem(f"cannot write to {path}: it is read as a run", hint=hint)])
 
 
 def print_error(error: GevalError) -> None:

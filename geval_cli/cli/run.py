@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec import Struct, structs
 
 from geval_cli.cli.main import restore_keyboard_interrupt
-from geval_cli.cli.problems import print_note, print_problems, print_warnings
+from geval_cli.cli.problems import keep_runs, print_note, print_problems, print_warnings
 from geval_cli.engine.runner import StopReason, StopSignal
 from geval_cli.errors import (
     ConfigError,
@@ -280,11 +280,12 @@ def prepare_all(requests: Sequence[RunRequest], *, is_going_to_run: bool = True)
 def keep_inputs(
     outputs: Sequence[Path], requests: Sequence[RunRequest], prepared: Sequence[PreparedRun] = ()
 ) -> None:
-    """Refuse to overwrite what is read: the configs, and the files that they name.
+    """Refuse to overwrite what is read: the configs, the files that they name, and results of earlier runs.
 
     Raises:
         ConfigError: one of the outputs is such a file.
     """
+    keep_runs(outputs, (name for run in requests for name in (run.baseline, run.filter_failing)))
     configs = {path.resolve() for request in requests for path in (request.config, *request.joined)}
     named = {path for run in (prepared if outputs else ()) for path in run.suite.files}
     for path in outputs:

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from rich.console import Console
 from rich.text import Text
 
-from geval_cli.cli.problems import print_problems, print_warnings
+from geval_cli.cli.problems import keep_runs, print_problems, print_warnings
 from geval_cli.errors import Problem, Severity, StoreError, UsageError
 from geval_cli.extras.evidence import PLURALS, Failures, print_cases, print_failures, print_test
 from geval_cli.extras.history import RunHistory, read_history, runs_json
@@ -60,6 +60,7 @@ def export_run(home: Path | None, name: str, *, outputs: Sequence[Path]) -> None
         ConfigError: a file cannot be written in the format of its extension.
     """
     check_output_paths(outputs)
+    keep_runs(outputs, [name])
     with open_report(name, home, os.environ) as (report, warnings):
         print_warnings(warnings)
         for path in outputs:
@@ -155,6 +156,7 @@ def show_run(
         ConfigError: a file cannot be written in the format of its extension.
     """
     check_output_paths(outputs)
+    keep_runs(outputs, [name])
     is_part = choice.case is not None or bool(choice.wanted)
     whole = next((path for path in outputs if path.suffix in _WHOLE), None)
     if is_part and whole is not None:

@@ -685,6 +685,8 @@ def test_every_case_that_a_stopped_run_lacks_is_counted(
     again = product.command(server, "judge", "latest")
 
     assert len(again.cases) == answers
+    assert again.code == (3 if answers < 6 else 0)
+    assert ("did not finish, so its other cases are not judged" in again.stderr) == (answers < 6)
     said = [
         line.split("no output in run")[0] for line in again.stdout.splitlines() if "no output in run" in line
     ]

@@ -759,3 +759,27 @@ def test_beside_a_baseline_a_run_tells_what_no_gate_compares(
     done = run("--baseline", "latest", rows=rows, prompts=prompts)
     assert done.code == 0
     assert re.findall(r"^ note +(.*)$", done.stdout, re.MULTILINE) == told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "r.json", "-o"),
+        ("show", "r.json", "--failed", "-o"),
+        ("export", "run", "r.json", "-o"),
+        ("judge", "r.json", "-o"),
+        ("judge", "r.json", "--plan", "-o"),
+        ("run", "config.json", "--baseline", "r.json", "-o"),
+        ("run", "config.json", "--filter-failing", "r.json", "-o"),
+        ("run", "config.json", "--baseline", "r.json", "--log-file"),
+        ("compare", "latest", "r.json", "-o"),
+    ],
+)
+def test_a_results_file_that_is_read_is_not_replaced(tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "r.json"
+    run_id = stored(tmp_path, "one a", "two b")
+    assert run_geval("export", "run", run_id, "-o", "r.json", cwd=tmp_path).code == 0
+    before = file.read_bytes()
+    done = run_geval(*words, "./r.json", cwd=tmp_path)
+    assert (done.code, "cannot write to r.json: it is " in done.stderr) == (2, True), done.stderr
+    assert file.read_bytes() == before
