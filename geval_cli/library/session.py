@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 @contextmanager
-def exits_as_errors(*kinds: type[BaseException]) -> Iterator[None]:
-    """Raise RuntimeError for a SystemExit, or another of `kinds`, of a package's code: it would end an event loop."""
+def exits_as_errors(kinds: tuple[type[BaseException], ...] = (SystemExit,)) -> Iterator[None]:
+    """Raise RuntimeError if a package's code raises one of `kinds`, which would end an event loop."""
     try:
         yield
-    except (SystemExit, *kinds) as end:
+    except kinds as end:
         raise RuntimeError(f"code of a package raised {end!r}").with_traceback(end.__traceback__) from end
 
 

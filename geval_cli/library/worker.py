@@ -70,7 +70,7 @@ class Worker:
             self._thread.join(_ENDING_S)
 
     async def _result_of(self, work: Callable[[Session], Coroutine[Any, Any, T]]) -> T:
-        with exits_as_errors(KeyboardInterrupt):
+        with exits_as_errors((SystemExit, KeyboardInterrupt)):
             return await work(self._judges)
 
     def _live(self, opened: _Opened) -> None:
