@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import threading
@@ -29,6 +30,7 @@ from geval_cli.errors import (
 )
 from geval_cli.events import Noticed, RunEvent
 from geval_cli.extras.run_pages import RunPages
+from geval_cli.gateway.budget import MORE_HINT
 from geval_cli.gateway.call import Wire
 from geval_cli.gateway.gateway import TraceDetail
 from geval_cli.numbers import plural
@@ -364,6 +366,10 @@ def _taken_up(prepared: PreparedRun, state: State) -> ResumedRun | None:
     return resumed
 
 
+_USED_UP = " is used up"
+_LIMIT = re.compile(r"(--max-(?:cost|requests)) \S+")
+
+
 def _run_one(
     prepared: PreparedRun,
     resumed: ResumedRun | None,
@@ -374,14 +380,27 @@ def _run_one(
     outputs = display.outputs or _configured_outputs(prepared)
     display.note_written(outputs)
     files = [*(open_results_file(path) for path in outputs), *log]
+    done_before = 0 if resumed is None else len(resumed.done)
     report, stop = run_async(_run_with_display(prepared, resumed, state, files, display))
     problems = list(_finish(files, report))
+    is_too_little = (
+        stop.reason is StopReason.BUDGET
+        and report.summary.total <= done_before
+        and not prepared.request.batched_roles  # whose answers are kept, and finish no case before the last ones
+        and not display.is_one_of_many
+        and any(_USED_UP in text for text in report.run.warnings)
+    )
+    if is_too_little and display.repeated:
+        # With the same limit, a resumed run may end as early, and pay again for answers that are not cached.
+        display = structs.replace(display, repeated=_LIMIT.sub(r"\1 MORE", display.repeated))
     problems += _print_results(report, [] if problems else outputs, display, state)
     if "GITHUB_ACTIONS" in os.environ:
         from geval_cli.cli.streams import write_commands
         from geval_cli.extras.pull_requests.problem_formats import Origin, annotations, run_problems
 
         write_commands(annotations(run_problems(report), os.environ, origin=Origin.RUN), sys.stdout)
+    if is_too_little:
+        print_problems([Problem("no case could be finished within the limit", hint=MORE_HINT)])
     print_problems(problems)
     code = exit_code(report, stop.reason)
     return max(code, ExitCode.NOT_JUDGED, key=_RANK.index) if problems else code

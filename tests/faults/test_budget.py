@@ -54,6 +54,29 @@ def test_a_run_goes_on_where_its_budget_ended(product: Product) -> None:
     assert finished.results["summary"]["passed"] == 20
 
 
+@pytest.mark.parametrize(
+    ("limit", "is_enough"),
+    [
+        ("--max-requests 2", False),
+        ("--max-requests 4", True),
+        ("--max-cost 0.05", False),
+        ("--max-cost 0.4", True),
+    ],
+)
+def test_a_budget_that_finishes_no_case_is_not_suggested_again(
+    product: Product, limit: str, is_enough: bool
+) -> None:
+    price = {"input": 10_000, "output": 10_000}
+    whole = config(5, price=price)
+    whole["defaultTest"]["assert"][1]["provider"]["config"]["price"] = price
+    with LoopbackServer(respond=respond) as server:
+        finished = product.run(whole, server, *limit.split(), "-j", "1")
+    said, option = " ".join(finished.stdout.split()), limit.split(maxsplit=1)[0]
+    assert (finished.code, bool(finished.cases)) == (3, is_enough)
+    assert f"--resume --max-concurrency 1 {limit if is_enough else f'{option} MORE'}" in said
+    assert ("no case could be finished within the limit" in finished.stderr) == (not is_enough)
+
+
 @pytest.mark.parametrize("concurrency", ["1", "3", "20", "100"])
 def test_many_requests_at_once_overrun_no_money(product: Product, concurrency: str) -> None:
     price = {"input": 10_000, "output": 10_000}  # 7 tokens read and 3 written, each for a cent
@@ -166,5 +189,6 @@ def test_gates_of_a_run_that_stopped_early_are_not_errors(product: Product, budg
     assert "nothing to count" not in finished.stdout
     cases = (int(budget) - 1) // 2
     assert f"ABORTED  {cases} passed, 0 failed{said}" in finished.stdout
-    way_on = f"continue: geval run config.yaml --resume --max-requests {budget}"
+    limit = budget if cases else "MORE"
+    way_on = f"continue: geval run config.yaml --resume --max-requests {limit}"
     assert f"{cases} of 20 cases finished; {way_on}" in " ".join(finished.stdout.split())
