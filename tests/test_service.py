@@ -132,6 +132,37 @@ def test_tests_that_change_during_the_run_stop_it_and_what_was_paid_is_kept(tmp_
     assert stored[0].run == report.run
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+@pytest.mark.parametrize(
+    ("length", "word", "is_other"), [(9_000, "other", True), (9_000, "hello", False), (10, "other", False)]
+)
+def test_tests_that_are_overwritten_by_as_many_are_noticed_if_they_are_read_again(
+    tmp_path: Path, ending: str, length: int, word: str, is_other: bool
+) -> None:
+    """Few tests are kept in memory, and a file may be saved again as it is."""
+    path = tmp_path / f"tests.{ending}"
+
+    def write_tests(word: str) -> None:
+        rows = [{"x": f"{word} {number} " + "y" * length} for number in range(60)]
+        lines = ["x", *(row["x"] for row in rows)] if ending == "csv" else map(json.dumps, rows)
+        path.write_text("\n".join(lines), encoding="utf-8")
+
+    def change(event: RunEvent) -> None:
+        if isinstance(event, CaseFinished) and event.result.test_index == 0:
+            write_tests(word)
+
+    write_tests("hello")
+    os.utime(path, (0, 0))
+    config = write(
+        tmp_path, None, f"file://{path.name}", defaultTest={"assert": CHECK}, options={"max_concurrency": 1}
+    )
+    report = run(config, listen=change)
+    assert report.summary.total == 60
+    assert (exit_code(report) is ExitCode.OK) == (not is_other)
+    assert (report.run.status is RunStatus.ABORTED) == is_other
+    assert any(f"{path.name} was written" in text for text in report.run.warnings) == is_other
+
+
 @pytest.mark.parametrize("cases", [50, 70])
 def test_tests_that_were_checked_and_never_run_have_no_verdict(tmp_path: Path, cases: int) -> None:
     lines = [json.dumps({"vars": {"x": f"hello {number} " + "y" * 9_000}}) + "\n" for number in range(60)]

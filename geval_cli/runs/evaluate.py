@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,15 @@ from geval_cli.engine.columns import with_columns, with_figures
 from geval_cli.engine.gates import judge_gates
 from geval_cli.engine.plan import DoneCases, Job
 from geval_cli.engine.runner import EventSink, EventStream, StopReason, StopSignal, run_plan
-from geval_cli.errors import BudgetError, ConfigError, ExitCode, PendingError, StoppedError, StoreError
+from geval_cli.errors import (
+    BudgetError,
+    ConfigError,
+    ExitCode,
+    PendingError,
+    Problem,
+    StoppedError,
+    StoreError,
+)
 from geval_cli.events import CaseFinished, CaseStarted, Noticed, RunEvent, RunFinished, RunStarted
 from geval_cli.gateway.budget import AGAIN_HINT, RESUME_HINT, Budget, Spending
 from geval_cli.gateway.call import CASE_OF_TRACE, KEYS_OF_CASE, OPEN_CASE, OpenCase
@@ -59,14 +67,19 @@ from geval_cli.runs.session import (
     safe_result,
 )
 from geval_cli.runs.stored import kept_labels_of
+from geval_cli.source.files import FILE_PART, hash_or_reason
 from geval_cli.store.cache import ResponseCache
 from geval_cli.store.database import unsent
 from geval_cli.store.runs import Recording, ToolCallLog
 from geval_cli.store.state import State
 from geval_cli.suite.gates import Gate
+from geval_cli.suite.test_files import fits_in_memory
 
 # More jobs than requests in flight: while one job judges, another already calls its model
 JOBS_PER_REQUEST = 2
+
+READ_ROW_BY_ROW = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".xlsx", ".xlsm", ".parquet"})
+"""Files of tests that are read during a run."""
 
 _CLOSING_S = 5.0  # added to the timeout of a request
 _TESTS_KEPT = 64
@@ -164,7 +177,7 @@ async def run_evaluation(
         if dirty is not None and run.git is not None:
             run = replace(run, git=replace(run.git, dirty=await dirty))
         if not running.cancelled() and running.exception() is None:
-            run = replace(run, workers=_with_earlier_totals(run.workers, running.result()))
+            run = replace(run, workers=running.result())
         if evaluation.driver is not None or run.batches:
             batches = extra("batches").run_batches(state.cache, run.id, run.batches, evaluation.driver)
             run = replace(run, batches=await batches)
@@ -279,7 +292,7 @@ class _Evaluation(Struct):
                 )
             if not prepared.request.is_shared:
                 await self._do_jobs_here(policy)
-                return ()
+                return self.run.workers
             done: tuple[WorkerRecord, ...] = await extra("workers").run_in_workers(
                 prepared, cache, self.events, self.stop, self.resumed, policy
             )
@@ -312,7 +325,8 @@ class _Evaluation(Struct):
             async def run_pass() -> bool:
                 runner.begin_pass()
                 work = _JobPass(runner, stop, None if driver is None else done)
-                queues = [one if done is None else done.missing(one, carry) for one in prepared.plan.queues]
+                whole = [_of_same_tests(queue, prepared) for queue in prepared.plan.queues]
+                queues = [one if done is None else done.missing(one, carry) for one in whole]
                 await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
                 return work.is_pending
 
@@ -609,29 +623,28 @@ def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> Run
     return replace(run, warnings=(*run.warnings, text))
 
 
+def _of_same_tests(queue: Iterable[Job], prepared: PreparedRun) -> Iterator[Job]:
+    """Yield the jobs of a queue; raise ConfigError after the last if some may be of a later version of the tests."""
+    yield from queue
+    suite, since = prepared.suite, prepared.request.made_s
+    named = ((suite.base_dir / part.removeprefix(FILE_PART), known) for part, known in suite.parts.items())
+    read = [
+        (path, known) for path, known in named if path.suffix.lower() in READ_ROW_BY_ROW and path.is_file()
+    ]
+    if all(fits_in_memory(path) for path, _ in read):
+        return  # the tests were kept when they were checked
+    for path, known in read:
+        # One that was only saved again has the same content.
+        if path.stat().st_mtime > since and hash_or_reason(path, suite.access) != known:
+            what = f"{path.name} was written, so some results may be of other tests"
+            raise ConfigError([Problem(what, None, "do not change the tests during a run")])
+
+
 def _what_changed(error: ConfigError) -> str:
-    first = error.problems[0]
-    count = len(error.problems)
+    first, *others = error.problems
     where = f" ({first.location})" if first.location else ""
-    more = f", and {count - 1:,} more" if count > 1 else ""
+    more = f", and {len(others):,} more" if others else ""
     return f"{STOPPED}the tests changed during the run: {first.message}{where}{more}"
-
-
-def _with_earlier_totals(
-    before: Sequence[WorkerRecord], now: Sequence[WorkerRecord]
-) -> tuple[WorkerRecord, ...]:
-    """Return the totals of a run's workers, including those of earlier processes of the run."""
-    known = {(worker.name, worker.host): worker for worker in before}
-    for worker in now:
-        earlier = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
-        known[worker.name, worker.host] = WorkerRecord(
-            worker.name,
-            worker.host,
-            earlier.cases + worker.cases,
-            earlier.requests + worker.requests,
-            earlier.lost + worker.lost,
-        )
-    return tuple(known.values())
 
 
 def exit_code(report: RunReport, stopped_by: StopReason | None = None) -> ExitCode:

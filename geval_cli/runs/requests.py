@@ -1,5 +1,6 @@
 """The request for a run, and a run that is prepared to start."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -86,6 +87,7 @@ class RunRequest(RunOptions):
         judged: the earlier run whose outputs are judged, in place of generating new ones.
         asks_judges_only: whether no model under test will be called, so that none needs to be ready.
         has_collector: whether the collector of `otel` still accepts traces.
+        made_s: when the request was made, in seconds since 1970; no file of it was read before.
     """
 
     config: Path
@@ -101,6 +103,7 @@ class RunRequest(RunOptions):
     judged: JudgedSource | None = field(default=None, kw_only=True)
     asks_judges_only: bool = field(default=False, kw_only=True)
     has_collector: Callable[[], bool] = field(default=_always, kw_only=True)
+    made_s: float = field(default_factory=time.time, kw_only=True, compare=False)
 
     @property
     def for_workers(self) -> "RunRequest":

@@ -587,7 +587,7 @@ def suite_parts(
     parts = {f"{CONFIG_PART}{key}": _part_hash(key, value, known.get(key)) for key, value in filled.items()}
     parts[OVERRIDES_PART] = _hash(dict(overrides))
     row_digest, file_digest = hashlib.sha256(), hashlib.sha256()
-    hashed = lru_cache(_KEPT_HASHES)(lambda name: _hash_or_reason(files.base_dir / name, files.access))
+    hashed = lru_cache(_KEPT_HASHES)(lambda name: hash_or_reason(files.base_dir / name, files.access))
     for part in chain([dict(filled)], _one_by_one(rows, row_digest)):
         for name in sorted(set(_named_files(part, files))):
             if f"{FILE_PART}{name}" in parts or len(parts) < _MOST_FILES:
@@ -672,7 +672,7 @@ def _is_small_file(files: SourceFiles, name: str) -> bool:
         return False
 
 
-def _hash_or_reason(path: Path, access: Access) -> str:
+def hash_or_reason(path: Path, access: Access) -> str:
     """Return the file's hash, or a constant for a file that cannot be read, which is reported elsewhere."""
     try:
         # A file that is read as a whole may not be larger; that is reported elsewhere.

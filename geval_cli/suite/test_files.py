@@ -412,7 +412,7 @@ class JsonLinesRows(Struct, frozen=True):
 
     @property
     def is_small(self) -> bool:
-        return _is_small(self.path)
+        return fits_in_memory(self.path)
 
     def _read_line(
         self, raw: bytes, number: int, index: int, reading: LoadContext
@@ -547,7 +547,7 @@ class FileRows(Struct, frozen=True):
 
     @property
     def is_small(self) -> bool:
-        return _is_small(self.file.path)
+        return fits_in_memory(self.file.path)
 
 
 class GeneratedRows(Struct, frozen=True):
@@ -577,7 +577,7 @@ class GeneratedRows(Struct, frozen=True):
 
     @property
     def is_small(self) -> bool:
-        return _is_small(self.path)
+        return fits_in_memory(self.path)
 
     def _place(self, number: int) -> SourcePath:
         """Return the place in the config that names the function, with the number of the row."""
@@ -590,7 +590,8 @@ class GeneratedRows(Struct, frozen=True):
         return SourcePath(Positions(at.file, values={(): where}))
 
 
-def _is_small(path: Path) -> bool:
+def fits_in_memory(path: Path) -> bool:
+    """Return whether the tests of a file are kept once they were read."""
     try:
         return path.stat().st_size <= KEPT_BYTES
     except OSError:

@@ -7,6 +7,7 @@ import asyncio
 import math
 import os
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -301,6 +302,7 @@ async def run_in_workers(
     try:
         if resumed is not None:
             cache.begin_at(resumed.started_s)
+        before = () if resumed is None else resumed.run.workers
         began_s = cache.now() if resumed is None else resumed.started_s
         shared = cache.used_by(policy.run_id)
         if resumed is not None:
@@ -310,7 +312,7 @@ async def run_in_workers(
         run = _DistributedRun(prepared, events, stop, policy.budget, shared, done_before)
         steps = await _ask_for_steps(run, cache, policy, began_s)
         if steps is None or cache.folder is None:
-            return ()
+            return before
         count = capped_workers(prepared, await asyncio.to_thread(asked_workers, prepared.request))
         run.shards.extend(await asyncio.to_thread(_shards_of, prepared, count))
         count = max(1, min(count, len(run.shards)))
@@ -348,9 +350,26 @@ async def run_in_workers(
                 task.cancel()
             await asyncio.gather(*working, *watching, return_exceptions=True)
             await executor.aclose()
-        return tuple(run.records)
+        return _with_earlier_totals(before, run.records)
     finally:
         events.end()
+
+
+def _with_earlier_totals(
+    before: Sequence[WorkerRecord], now: Sequence[WorkerRecord]
+) -> tuple[WorkerRecord, ...]:
+    """Return the totals of a run's workers, including those of earlier processes of the run."""
+    known = {(worker.name, worker.host): worker for worker in before}
+    for worker in now:
+        earlier = known.get((worker.name, worker.host), WorkerRecord(worker.name, worker.host))
+        known[worker.name, worker.host] = WorkerRecord(
+            worker.name,
+            worker.host,
+            earlier.cases + worker.cases,
+            earlier.requests + worker.requests,
+            earlier.lost + worker.lost,
+        )
+    return tuple(known.values())
 
 
 async def _pass_on_stop(stop: StopSignal, executor: ShardExecutor, news: asyncio.Condition) -> None:

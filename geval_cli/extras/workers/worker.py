@@ -28,7 +28,7 @@ from geval_cli.gateway.limits import CapShare
 from geval_cli.judge.calls import LockedSteps
 from geval_cli.records import STOPPED, JsonValue
 from geval_cli.runs import collect_garbage_rarely
-from geval_cli.runs.evaluate import JOBS_PER_REQUEST, JobRunner, max_answer_s, open_jobs
+from geval_cli.runs.evaluate import JOBS_PER_REQUEST, READ_ROW_BY_ROW, JobRunner, max_answer_s, open_jobs
 from geval_cli.runs.prepare import reopened
 from geval_cli.runs.requests import PreparedRun, RunRequest
 from geval_cli.runs.resume import fingerprint
@@ -37,9 +37,6 @@ from geval_cli.store.cache import ResponseCache, StoredChoice
 
 LOT_EVERY_S = 0.05
 """The interval between batches: a lost worker takes at most this much with it; its answers are in the cache anyway."""
-
-_READ_AGAIN = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".xlsx", ".xlsm", ".parquet"})
-"""Files of tests that are read row by row during a run."""
 
 
 class CachePlace(Struct, frozen=True):
@@ -221,7 +218,7 @@ class RangeReader:
     def __init__(self, prepared: PreparedRun) -> None:
         self._prepared = prepared
         self._source = prepared.suite.tests
-        self._files = [path for path in prepared.suite.files if path.suffix.lower() in _READ_AGAIN]
+        self._files = [path for path in prepared.suite.files if path.suffix.lower() in READ_ROW_BY_ROW]
         self._stamps = list(map(_stamp_of, self._files))
         self._tests: Iterator[MergedTest] = iter(())
         self._next: MergedTest | None = None
