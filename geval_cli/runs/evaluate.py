@@ -26,7 +26,6 @@ from geval_cli.errors import (
     ConfigError,
     ExitCode,
     PendingError,
-    Problem,
     StoppedError,
     StoreError,
 )
@@ -210,7 +209,8 @@ async def run_evaluation(
 class _Evaluation(Struct):
     """A run in progress: its jobs, and its sums, which are stored with it.
 
-    `driver` is set while the jobs run, if anything is sent in batches; `anchors` once they were judged.
+    `driver` is set while the jobs run, if anything is sent in batches; `anchors` once they were judged. `rewritten` is
+    the file of tests that had another content when all of them had been read.
     """
 
     prepared: PreparedRun
@@ -226,6 +226,7 @@ class _Evaluation(Struct):
     events: EventStream = field(default_factory=EventStream)
     driver: Any = None
     anchors: JsonValue = None
+    rewritten: str = ""
 
     async def begin(self) -> None:
         """Store the beginning of the run.
@@ -267,12 +268,30 @@ class _Evaluation(Struct):
         planned = self.prepared.total
         if self.stop.is_requested and total < planned:
             return RunStatus.ABORTED if self.stop.reason is StopReason.BUDGET else RunStatus.INTERRUPTED
-        if total == planned:
+        if total == planned and not self.rewritten:
             return RunStatus.COMPLETED
-        what = f"the tests changed during the run: {total:,} cases instead of {planned:,}"
+        what = (
+            f"{self.rewritten} was written" if total == planned else f"{total:,} cases instead of {planned:,}"
+        )
+        what = f"the tests changed during the run: {what}"
         # Tests that were checked but never run have no verdict; additional ones have.
-        self.notices.say(f"{STOPPED}{what}" if total < planned else what)
-        return RunStatus.ABORTED if total < planned else RunStatus.COMPLETED
+        self.notices.say(f"{STOPPED}{what}" if total <= planned else what)
+        return RunStatus.ABORTED if total <= planned else RunStatus.COMPLETED
+
+    def _noting_other_tests(self, queue: Iterable[Job]) -> Iterator[Job]:
+        """Yield the jobs of a queue, then set `rewritten` if some may be of a later version of the tests."""
+        yield from queue
+        suite, since = self.prepared.suite, self.prepared.request.made_s
+        named = (
+            (suite.base_dir / part.removeprefix(FILE_PART), known) for part, known in suite.parts.items()
+        )
+        read = [item for item in named if item[0].suffix.lower() in READ_ROW_BY_ROW and item[0].is_file()]
+        if all(fits_in_memory(path) for path, _ in read):
+            return  # the tests were kept when they were checked
+        for path, known in read:
+            # One that was only saved again has the same content.
+            if path.stat().st_mtime > since and hash_or_reason(path, suite.access) != known:
+                self.rewritten = path.name
 
     def sums(self) -> RunSummary:
         """Return the sums of all results, and the cost of the run."""
@@ -325,7 +344,7 @@ class _Evaluation(Struct):
             async def run_pass() -> bool:
                 runner.begin_pass()
                 work = _JobPass(runner, stop, None if driver is None else done)
-                whole = [_of_same_tests(queue, prepared) for queue in prepared.plan.queues]
+                whole = map(self._noting_other_tests, prepared.plan.queues)
                 queues = [one if done is None else done.missing(one, carry) for one in whole]
                 await run_plan(queues, work.execute, parallel=parallel, events=events, stop=stop)
                 return work.is_pending
@@ -621,23 +640,6 @@ def _with_store_trouble(run: RunRecord, recording: Recording, total: int) -> Run
     what = f": {stored}; the other {len(unstored):,}, {cost}, are shown only now" if unstored else ""
     text = f"{recording.failure.message}; not all of this run is stored{what} ({recording.failure.hint})"
     return replace(run, warnings=(*run.warnings, text))
-
-
-def _of_same_tests(queue: Iterable[Job], prepared: PreparedRun) -> Iterator[Job]:
-    """Yield the jobs of a queue; raise ConfigError after the last if some may be of a later version of the tests."""
-    yield from queue
-    suite, since = prepared.suite, prepared.request.made_s
-    named = ((suite.base_dir / part.removeprefix(FILE_PART), known) for part, known in suite.parts.items())
-    read = [
-        (path, known) for path, known in named if path.suffix.lower() in READ_ROW_BY_ROW and path.is_file()
-    ]
-    if all(fits_in_memory(path) for path, _ in read):
-        return  # the tests were kept when they were checked
-    for path, known in read:
-        # One that was only saved again has the same content.
-        if path.stat().st_mtime > since and hash_or_reason(path, suite.access) != known:
-            what = f"{path.name} was written, so some results may be of other tests"
-            raise ConfigError([Problem(what, None, "do not change the tests during a run")])
 
 
 def _what_changed(error: ConfigError) -> str:
