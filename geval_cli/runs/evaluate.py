@@ -273,9 +273,8 @@ class _Evaluation(Struct):
         what = (
             f"{self.rewritten} was written" if total == planned else f"{total:,} cases instead of {planned:,}"
         )
-        what = f"the tests changed during the run: {what}"
         # Tests that were checked but never run have no verdict; additional ones have.
-        self.notices.say(f"{STOPPED}{what}" if total <= planned else what)
+        self.notices.say(f"{STOPPED if total <= planned else ''}the tests changed during the run: {what}")
         return RunStatus.ABORTED if total <= planned else RunStatus.COMPLETED
 
     def _noting_other_tests(self, queue: Iterable[Job]) -> Iterator[Job]:
