@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from geval_cli.library.records import JudgingOptions, given_media, written_media
-from geval_cli.library.session import LibrarySession, exits_as_errors
+from geval_cli.library.records import JudgingOptions, exits_as_errors, given_media, written_media
+from geval_cli.library.session import LibrarySession
 from geval_cli.library.table import verdict_html
 
 if TYPE_CHECKING:

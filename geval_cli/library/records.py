@@ -1,6 +1,7 @@
 """The test case and the result of an evaluation, and the options for judging."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,3 +141,12 @@ class JudgingOptions:
     is_offline: bool = False
     budget: "Budget | None" = None
     batch_poll_s: float | None = None
+
+
+@contextmanager
+def exits_as_errors(kinds: tuple[type[BaseException], ...] = (SystemExit,)) -> Iterator[None]:
+    """Raise RuntimeError if a package's code raises one of `kinds`, which would end an event loop."""
+    try:
+        yield
+    except kinds as end:
+        raise RuntimeError(f"code of a package raised {end!r}").with_traceback(end.__traceback__) from end

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
-from geval_cli.library.session import exits_as_errors
+from geval_cli.library.records import exits_as_errors
 from geval_cli.library.suite import Suite, build_suite
 from geval_cli.library.table import results_html
 

@@ -2,8 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from geval_cli.library.records import JudgingOptions
@@ -15,15 +14,6 @@ if TYPE_CHECKING:
     from geval_cli.runs.session import Session
 
 T = TypeVar("T")
-
-
-@contextmanager
-def exits_as_errors(kinds: tuple[type[BaseException], ...] = (SystemExit,)) -> Iterator[None]:
-    """Raise RuntimeError if a package's code raises one of `kinds`, which would end an event loop."""
-    try:
-        yield
-    except kinds as end:
-        raise RuntimeError(f"code of a package raised {end!r}").with_traceback(end.__traceback__) from end
 
 
 class LibrarySession:

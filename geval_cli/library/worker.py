@@ -17,8 +17,7 @@ from geval_cli.extras.batches.driver import BatchDriver
 from geval_cli.extras.batches.layer import BatchPolicy
 from geval_cli.gateway.budget import Budget
 from geval_cli.gateway.gateway import CallPolicy
-from geval_cli.library.records import JudgingOptions
-from geval_cli.library.session import exits_as_errors
+from geval_cli.library.records import JudgingOptions, exits_as_errors
 from geval_cli.records import Role
 from geval_cli.runs.session import Session, open_session
 from geval_cli.store.cache import ResponseCache
