@@ -278,7 +278,7 @@ async def judge_one(spec: Assertion, subject: Subject, tools: Tools) -> Assertio
         return meter.read(await judge_assertion(spec, seen, metered))
     except NotDoneError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
+    except Exception as error:  # noqa: BLE001 - as in run_job: the other assertions' paid verdicts must stay
         return meter.read(_error_result(spec, subject, tools, error, started))
 
 
@@ -317,21 +317,21 @@ async def compare_outputs(
         NotDoneError: the run may spend no more, or the answer will come with a batch.
     """
     started = time.monotonic()
-    found: Sequence[AssertionResult | BaseException]
+    found: Sequence[AssertionResult | Exception]
     try:
         found = await judge_row(spec, members, tools)
     except NotDoneError:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
+    except Exception as error:  # noqa: BLE001 - as in run_job: the paid answers of the whole row must stay
         found = [error] * len(members)
     return [
-        _error_result(spec, member.subject, tools, item, started) if isinstance(item, BaseException) else item
+        _error_result(spec, member.subject, tools, item, started) if isinstance(item, Exception) else item
         for member, item in zip(members, found, strict=True)
     ]
 
 
 def _error_result(
-    spec: Assertion, subject: Subject, tools: Tools, error: BaseException, started: float
+    spec: Assertion, subject: Subject, tools: Tools, error: Exception, started: float
 ) -> AssertionResult:
     """Return the result of an assertion that could not be judged; `started` is its start by the monotonic clock."""
     return AssertionResult(
@@ -359,7 +359,7 @@ def error_info(error: GevalError) -> ErrorInfo:
     return ErrorInfo(type(error).__name__, error.message, error.hint, raw[:_RAW_SHOWN] if raw else None)
 
 
-def internal_error(error: BaseException) -> ErrorInfo:
+def internal_error(error: Exception) -> ErrorInfo:
     """Return a bug as a value, with the end of its traceback; or the machine limit that was reached."""
     if limit := MachineLimitError.of(error):
         return error_info(limit)
