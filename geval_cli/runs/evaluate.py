@@ -285,9 +285,8 @@ class _Evaluation(Struct):
             (suite.base_dir / part.removeprefix(FILE_PART), known) for part, known in suite.parts.items()
         )
         read = [item for item in named if item[0].suffix.lower() in READ_ROW_BY_ROW and item[0].is_file()]
-        if all(fits_in_memory(path) for path, _ in read):
-            return  # the tests were kept when they were checked
-        for path, known in read:
+        are_kept = all(fits_in_memory(path) for path, _ in read)  # in memory, since they were checked
+        for path, known in () if are_kept else read:
             # One that was only saved again has the same content.
             if path.stat().st_mtime > since and hash_or_reason(path, suite.access) != known:
                 self.rewritten = path.name
@@ -311,10 +310,8 @@ class _Evaluation(Struct):
             if not prepared.request.is_shared:
                 await self._do_jobs_here(policy)
                 return self.run.workers
-            done: tuple[WorkerRecord, ...] = await extra("workers").run_in_workers(
-                prepared, cache, self.events, self.stop, self.resumed, policy
-            )
-            return done
+            in_workers = extra("workers").run_in_workers
+            return await in_workers(prepared, cache, self.events, self.stop, self.resumed, policy)  # type: ignore[no-any-return]
         finally:
             self.events.end()
 
