@@ -91,7 +91,7 @@ def _interrupted(stop: KeyboardInterrupt) -> int:
     from geval_cli.errors import ExitCode, TerminatedError
 
     if isinstance(stop, TerminatedError):
-        sys.stderr.write("stopped by SIGTERM\n")
+        sys.stderr.write(f"stopped by {stop.args[0] if stop.args else 'SIGTERM'}\n")
         return ExitCode.TERMINATED
     sys.stderr.write(INTERRUPTED_LINE)
     return INTERRUPTED

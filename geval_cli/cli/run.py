@@ -579,11 +579,11 @@ def _end_when_stuck(loop: asyncio.AbstractEventLoop, has_ended: threading.Event,
 def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
     """Run like `run_async`, but on Ctrl-C let the requests under way on `wire`, which are paid for, be answered.
 
-    SIGTERM does the same, for `TERM_GRACE_S` seconds. A second signal drops them.
+    SIGTERM and SIGHUP do the same, for `TERM_GRACE_S` seconds. A second signal drops them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.
-        TerminatedError: SIGTERM came.
+        TerminatedError: SIGTERM or SIGHUP came.
     """
     stopped_by: signal.Signals | None = None
 
@@ -598,7 +598,7 @@ def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
                 return
             stopped_by = number
             wire.close()
-            is_term = number is signal.SIGTERM
+            is_term = number is not signal.SIGINT
             if is_term:
                 loop.call_later(TERM_GRACE_S, task.cancel)
             if count := wire.under_way:
@@ -606,12 +606,14 @@ def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
                 bound = f" at most {TERM_GRACE_S:g} s" if is_term else ""
                 again = "send a second signal" if is_term else "press Ctrl-C again"
                 said = f"waiting{bound} for {plural(count, 'request')} under way; {again} to drop {dropped}"
-                print_note(f"{'SIGTERM' if is_term else 'Ctrl-C'}: {said}")
+                print_note(f"{number.name if is_term else 'Ctrl-C'}: {said}")
 
+        # Under nohup, SIGHUP is ignored; Windows has none.
         heard = [
-            number
-            for number in (signal.SIGINT, signal.SIGTERM)
-            if signal.getsignal(number) is not signal.SIG_IGN
+            signal.Signals[name]
+            for name in ("SIGINT", "SIGTERM", "SIGHUP")
+            if name in signal.Signals.__members__
+            and signal.getsignal(signal.Signals[name]) is not signal.SIG_IGN
         ]
         # On Windows, or in a thread that cannot handle signals, Ctrl-C drops what is under way.
         with suppress(NotImplementedError, RuntimeError, ValueError):
@@ -630,5 +632,5 @@ def run_stoppable(main: Coroutine[Any, Any, T], wire: Wire) -> T:
         if stopped_by is None:
             raise
     if stopped_by is not None:
-        raise TerminatedError if stopped_by is signal.SIGTERM else KeyboardInterrupt
+        raise KeyboardInterrupt if stopped_by is signal.SIGINT else TerminatedError(stopped_by.name)
     return found

@@ -339,16 +339,19 @@ def rated(body: Any, headers: Any) -> Reply:
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "name", "code"),
     [
-        ["improve", "judged.yaml", "--labels", "labels.jsonl"],
-        ["probe", "judged.yaml", "--items", "4"],
-        ["drift", "anchors.jsonl"],
-        ["lock", "steps.yaml"],
+        (["improve", "judged.yaml", "--labels", "labels.jsonl"], "SIGINT", 130),
+        (["probe", "judged.yaml", "--items", "4"], "SIGINT", 130),
+        (["probe", "judged.yaml", "--items", "4"], "SIGTERM", 143),
+        (["probe", "judged.yaml", "--items", "4"], "SIGHUP", 143),
+        (["drift", "anchors.jsonl"], "SIGINT", 130),
+        (["lock", "steps.yaml"], "SIGINT", 130),
     ],
-    ids=lambda words: words[0],
 )
-def test_commands_about_judges_wait_for_what_they_have_paid_for(tmp_path: Path, words: list[str]) -> None:
+def test_commands_about_judges_wait_for_what_they_have_paid_for(
+    tmp_path: Path, words: list[str], name: str, code: int
+) -> None:
     """After Ctrl-C nothing more is sent, and the same command sends nothing again that was sent; drift does."""
     check = {"type": "g-eval", "metric": "m", "criteria": "It helps.", "evaluation_steps": ["Look."]}
     tests = [{"vars": {"n": number}, "output": f"{'x' * number} {number}"} for number in range(40)]
@@ -375,14 +378,15 @@ def test_commands_about_judges_wait_for_what_they_have_paid_for(tmp_path: Path, 
         process = start_geval(*words, *at_once, cwd=tmp_path, env=env, text=True, stderr=subprocess.PIPE)
         assert process.stderr is not None
         server.wait_for_requests(before + 1)
-        process.send_signal(signal.SIGINT)
-        assert any("under way; press Ctrl-C again to drop" in line for line in process.stderr)
+        process.send_signal(getattr(signal, name))
+        again = "press Ctrl-C again" if name == "SIGINT" else "send a second signal"
+        assert any(f"under way; {again} to drop" in line for line in process.stderr)
         server.release()
         process.communicate(timeout=60)
-        assert process.returncode == 130
+        assert process.returncode == code
         sent = [request.body for request in server.requests[before:]]
         assert 1 <= len(sent) <= 3
         run_geval(*words, cwd=tmp_path, env=env)
-        again = [request.body for request in server.requests[before + len(sent) :]]
-        assert again or len(sent) == len(checks)
-        assert words[0] == "drift" or not set(sent) & set(again)
+        later = [request.body for request in server.requests[before + len(sent) :]]
+        assert later or len(sent) == len(checks)
+        assert words[0] == "drift" or not set(sent) & set(later)
