@@ -196,7 +196,7 @@ class LikelyMistakes(Struct):
     _padded: dict[tuple[str, str], tuple[Location, int, bool]] = field(default_factory=dict)
     _unseen: dict[tuple[str, str], Location | None] = field(default_factory=dict)
     _slashed: dict[str, Location | None] = field(default_factory=dict)
-    _blind: dict[str, Location | None] = field(default_factory=dict)
+    _blind: dict[str, tuple[Location | None, str]] = field(default_factory=dict)
     _lacks_functions: dict[str, Location | None] = field(default_factory=dict)
     _open_schemas: dict[tuple[str, str, Location | None], str] = field(default_factory=dict)
     _blank: dict[str, Location] = field(default_factory=dict)
@@ -521,12 +521,14 @@ class LikelyMistakes(Struct):
             message = f"the slashes of `{_short(value)}` are part of the pattern, and so is what follows them"
             hint = "leave them out; (?i:...) ignores case"
             yield Problem(message, location, hint, severity=Severity.WARNING)
-        for kind, location in self._blind.items():
+        for kind, (location, variable) in self._blind.items():
             message = (
-                f"this prompt does not show the output to the judge of {kind}, which rates all outputs alike"
+                f"this prompt does not show the output to the judge of {kind}, which rates what it is shown"
             )
             name = _ONLY_OUTPUT.get(kind, "output" if kind == "g-eval" else "")
             hint = f"write {{{{ {name} }}}} into it" if name else "its variables are in docs/assertions.md"
+            if variable:
+                hint = f"give the variable `{variable}` of the tests another name: it takes the place of the output"
             yield Problem(message, location, hint, severity=Severity.WARNING)
         for (path, keyword, location), kind in self._open_schemas.items():
             message = f"`{keyword}` at {path} checks {kind}s only, so any other value passes"
@@ -870,8 +872,11 @@ class LikelyMistakes(Struct):
         if not text or kind in self._blind:
             return
         names = {word for tag in _TAG.findall(text) for word in _WORD.findall("".join(tag))}
-        if names.isdisjoint([_ONLY_OUTPUT[kind]] if kind in _ONLY_OUTPUT else _OF_OUTPUT):
-            self._blind[kind] = owner.place.spelled("rubricPrompt", "rubric_prompt")
+        names &= {_ONLY_OUTPUT[kind]} if kind in _ONLY_OUTPUT else _OF_OUTPUT
+        # Variables of a test come before the names of g-eval, but not before those of other types.
+        if not (names - test.vars.keys() if isinstance(spec, GEvalFields) else names):
+            place = owner.place.spelled("rubricPrompt", "rubric_prompt")
+            self._blind[kind] = place, next(iter(sorted(names)), "")
 
     def _note_schema(self, value: WrittenSchema | None, place: Location | None) -> None:
         """Record the first part of a JSON Schema that lets values of another type pass, as `{required: [city]}` does.

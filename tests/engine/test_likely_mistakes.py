@@ -480,6 +480,31 @@ def test_a_judge_prompt_without_the_output_is_told(tmp_path: Path, kind: str, pl
 
 
 @pytest.mark.parametrize(
+    ("kind", "prompt", "names", "is_told"),
+    [
+        *(
+            ("g-eval", f"Rate {{{{ {name} }}}}", [name], True)
+            for name in ("output", "response", "summary", "Summary")
+        ),
+        ("g-eval", "Rate {{ response }} by {{ summary }}", ["response", "summary"], True),
+        ("g-eval", "Rate {{ output }} by {{ summary }}", ["summary"], False),
+        ("g-eval", "Rate {{ output }} by {{ q }}", ["summary"], False),
+        ("llm-rubric", "Rate {{ output }}", ["output"], False),
+    ],
+)
+def test_a_variable_that_takes_the_place_of_the_output_is_told(
+    tmp_path: Path, kind: str, prompt: str, names: list[str], is_told: bool
+) -> None:
+    """With a column `summary`, g-eval rated that column, whatever the model answered."""
+    check = {"type": kind, "value": "polite", "rubricPrompt": prompt, "provider": "scripted:r.txt"}
+    (tmp_path / "r.txt").write_text("{}")
+    tests = [{"vars": {"q": "x", **dict.fromkeys(names, "v")}, "assert": [check]}]
+    text = json.dumps({"prompts": ["{{ q }}"], "providers": ["echo"], "tests": tests})
+    found = [line for line in told_of(tmp_path / "config.yaml", text) if "does not show the output" in line]
+    assert len(found) == is_told
+
+
+@pytest.mark.parametrize(
     ("kind", "config", "test", "is_told"),
     [
         ("is-valid-openai-tools-call", {}, {}, True),
