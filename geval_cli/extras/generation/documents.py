@@ -252,7 +252,7 @@ _TEXTS = frozenset({".txt", ".text", ".md", ".markdown", ".rst", PDF_SUFFIX})
 _LINES = frozenset({".jsonl", ".ndjson"})
 _KNOWN = f"geval reads .txt, .md, .rst, .jsonl and .pdf (for .pdf, install pypdf {install_hint('pdf')})"
 _TEXT_COLUMNS = ("text", "content", "document", "source", "body", "passage", "page_content")
-_SENTENCE_END = re.compile(r"[.!?][^\w\s]*\s|[\u3002\uff01\uff1f]")
+_SENTENCE_END = re.compile(r"[.!?][^\w\s]{0,8}\s|[\u3002\uff01\uff1f]")
 
 
 class SourceDocument(Struct, frozen=True):

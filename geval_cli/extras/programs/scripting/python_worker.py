@@ -59,12 +59,20 @@ def main() -> None:
                 import traceback
 
                 lines = traceback.format_exception(error)
-                answer = {"error": f"{type(error).__name__}: {error}", "traceback": "".join(lines)}
+                answer = {"error": _named(error), "traceback": "".join(lines)}
         number = request["id"]
         if os.getpid() != _OWNER:  # the user's code forked, and the fork returned: only the parent answers
             os._exit(0)
         answers.write(json.dumps({"id": number, **answer}) + "\n")
         answers.flush()
+
+
+def _named(error: BaseException) -> str:
+    """Return the class and the text of what the user's code raised; its `__str__` may raise, too."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - without an answer, the call would be repeated
+        return f"{type(error).__name__}: <its text cannot be read>"
 
 
 def _load(path: Path) -> ModuleType:
