@@ -59,7 +59,7 @@ _CONTROL = re.compile(r"c[A-Za-z]")
 _UNICODE = re.compile(r"\\(?:[pP]\{[^{}]+\}|u\{(0*(?:10)?[0-9a-fA-F]{1,5})\})")
 _NAMED = re.compile(r"k<([A-Za-z_]\w*)>")
 _COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
-_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+_ESCAPED = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 _FOREIGN_GROUP = re.compile(r"\(\?(?![:=!]|<[=!A-Za-z_$]|[ims]+(?:-[ims]*)?:|-[ims]+:)")
 _PLAIN = {".": r"[^\n\r\u2028\u2029]", "$": r"\Z"}
 

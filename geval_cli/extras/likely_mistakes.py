@@ -105,7 +105,7 @@ _ONE_NAME = compile_later(r"\s*\{\{-?\s*(\w+)\s*-?\}\}\s*")
 _UNSEEN = compile_later(r"[\r\xa0\xad\u2007\u200b\u202f\u2060\ufeff]")
 _UNSEEN_IN_ASCII = compile_later(r"[\u200c-\u200f\u202a-\u202e\u2066-\u2069]")
 """Marks that Arabic, Hebrew, Persian and emoji need."""
-_CHARACTER_CLASS = compile_later(r"\[(?:\\.|[^\]\\])*\]")
+_CHARACTER_CLASS = compile_later(r"\[(?:\\.|[^\]\\])*\]?")
 _SLASHES = compile_later(r"/.+/[gim]{1,3}|/(?=.*[\\\[(|^$*+]).+/[gimsuy]*")
 _VERBOSE = compile_later(r"\(\?\w*x")
 _TABLES = (".csv", ".tsv", ".xlsx", ".parquet")

@@ -567,7 +567,7 @@ def _texts_of(value: Value) -> tuple[str, ...]:
 
 _THOUGHTS = "think|thinking|thoughts?|reasoning|reflection|scratchpad|analysis"
 _THOUGHTS_START = compile_later(
-    rf"(?:\A|^|(?<=>))\s*+(?:<({_THOUGHTS})>|\[(?-i:(THINK))\])", re.IGNORECASE | re.MULTILINE
+    rf"(?:^|(?<=>))[^\S\n]*+(?:<({_THOUGHTS})>|\[(?-i:(THINK))\])", re.IGNORECASE | re.MULTILINE
 )
 _THOUGHTS_END = compile_later(
     rf"(?:^[ \t]*</(?:{_THOUGHTS})>|</(?:{_THOUGHTS})>[ \t]*\r?$)", re.IGNORECASE | re.MULTILINE

@@ -23,7 +23,7 @@ _ASSIGNMENT = compile_later(r"[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.-]*)[
 _SINGLE_QUOTED = compile_later(r"'([^']*)'")
 _DOUBLE_QUOTED = compile_later(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 _COMMENT_TAIL = compile_later(r"[ \t]*(?:#.*)?")
-_UNQUOTED_COMMENT = compile_later(r"(?:^|[ \t]+)#.*")
+_UNQUOTED_COMMENT = compile_later(r"(?:^|(?<![ \t])[ \t]+)#.*")
 _ESCAPE = compile_later(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t"}
 

@@ -82,7 +82,7 @@ _MOST_HEADERS = 200  # how many lines above a header are searched for `headers:`
 
 _HEADERS_BLOCK = compile_later(rf"""(?<![\w.-])headers["']?\s*:\s*\{{(?P<inside>(?:{_PLACE}|[^{{}}])*)""")
 _HEADER_PAIR = compile_later(
-    rf"""(?P<name>[\w-]+|"[^"]*"|'[^']*')\s*:\s*(?P<value>{_QUOTED}|(?:{_PLACE}|[^,{{}}\s])(?:{_PLACE}|[^,{{}}])*)"""
+    rf"""(?P<name>(?<![\w-])[\w-]+|"[^"]*"|'[^']*')\s*:\s*(?P<value>{_QUOTED}|(?:{_PLACE}|[^,{{}}\s])(?:{_PLACE}|[^,{{}}])*)"""
 )
 _PARENT_LINE = compile_later(r"""\s*(?:- )?["']?(?P<name>[\w.-]+)["']?\s*:\s*(?:[{[&|>].*|)$""")
 _FREE_TEXT_KEYS = frozenset({"vars", "metadata"})

@@ -80,6 +80,8 @@ _SHARES = frozenset(
 )
 _COUNTS = frozenset({Statistic.ERRORS, Statistic.FAILURES})
 """The statistics that are counts, and are compared as shares if the limit is in per cent."""
+_LONGEST = 500
+"""How many characters a gate may have: on long rows of spaces, the patterns take quadratic time."""
 GATE = compile_later(
     r"\s*(?P<subject>[^<>=]+?)\s*(?:\[(?P<tags>[^\]]*)\])?\s*(?P<comparison>>=|<=|>|<)\s*"
     r"(?P<limit>[-+]?[0-9]*\.?[0-9]+)\s*(?P<percent>%)?"
@@ -243,6 +245,8 @@ def _is_calibrated(reading: LoadContext) -> bool:
 
 def parse_gate(text: str, place: SourcePath) -> Gate | Problem:
     """Parse `text` as a gate, or return the problem with it."""
+    if len(text) > _LONGEST:
+        return Problem(f"a gate has at most {_LONGEST} characters, not {len(text):,}", place.value())
     equivalence = EQUIVALENCE.match(text)
     match = equivalence or GATE.match(text)
     if match is None:

@@ -270,7 +270,7 @@ _CLOSINGS = {
     "`{#` is never closed": "close it with `#}`",
     "`{% raw %}` is never closed": "close it with `{% endraw %}`",
 }
-_HALF_CLOSED = re.compile(r"\{([{%])(?:(?![%}]\}).)*?\}(?!\})", re.DOTALL)
+_HALF_CLOSED = re.compile(r"\{([{%])(?:(?![%}]\}|\{[{%]).)*?\}(?!\})", re.DOTALL)
 
 
 def _closing(said: str, text: str) -> str:

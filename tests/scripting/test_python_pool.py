@@ -261,3 +261,19 @@ def test_code_that_exits_is_an_error_of_its_call_and_runs_once(tmp_path: Path, c
     assert isinstance(error, ScriptError)
     assert not isinstance(error, ScriptCrashError)  # which is tried again, and may be paid for again
     assert "SystemExit" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text", ["raise OSError", "return 1 / 0", "return None", "sys.exit()", "return '\\udc80'"]
+)
+def test_an_exception_without_a_text_is_an_error_of_its_call_and_is_raised_once(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "raises.py"
+    code = f"class Odd(Exception):\n    def __str__(self):\n        {text}\n\ndef odd():\n    raise Odd\n"
+    path.write_text(f"import sys\n\n{code}\ndef good():\n    return 3\n", "utf-8")
+    error, good = called(path, ("odd",), ("good",))
+    assert isinstance(error, ScriptError)
+    assert not isinstance(error, ScriptCrashError)
+    assert "Odd" in str(error)
+    assert good == 3

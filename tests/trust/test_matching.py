@@ -218,7 +218,7 @@ def test_labels_of_a_stored_run(tmp_path: Path) -> None:
         labels = read_labels(tmp_path / "labels.csv").labels
         found = match_labels(labels, judged_items(runs.results(run.id)), run_id=run.id)
     scores = {item.id: item.named_scores["coherence"] for item in stored if item.output is not None}
-    assert {item.item.id: item.score for item in found.matches} == scores
+    assert {item.item.id: item.score for item in found.matches} == pytest.approx(scores)
     assert len(scores) == 4
 
 

@@ -433,7 +433,7 @@ def _missing_in_words(checked: CheckedItem) -> str:
 
 # -- evidence ---------------------------------------------------------------------------------------------------
 
-_LEFT_OUT = compile_later(r"\s*(?:\[(?:\.\.\.|…)\]|\.\.\.|…)\s*")
+_LEFT_OUT = compile_later(r"(?<!\s)\s*(?:\[(?:\.\.\.|…)\]|\.\.\.|…)\s*")
 _MARKS = str.maketrans(
     {"*": None, "`": None}
     | dict.fromkeys("\u2018\u2019", "'")

@@ -285,17 +285,20 @@ def _large_numbers(test: MergedTest) -> Places:
             yield test.place.value("vars", name)
 
 
-_FILTER = compile_later(r"\{[{%][^}]*?(?<!\|)\|(?!\|)\s*\w|\{[{%][^}]*\bin\b(?![^}]*\bfor\b)", re.DOTALL)
+_FILTER = compile_later(
+    r"\{[{%](?:(?!\{[{%])[^}])*?(?<!\|)\|(?!\|)\s*\w|\{[{%](?:(?!\{[{%])[^}])*\bin\b(?![^}]*\bfor\b)",
+    re.DOTALL,
+)
 _FOR = compile_later(r"\{%-?\s*for\b[^%]*%\}")
 _SYSTEM = compile_later(r'"role"\s*:\s*"system".*"role"\s*:\s*"system"', re.DOTALL)
-_SLICE = compile_later(r"\{[{%][^}]*\[[^\]}'\"]*:[^\]}]*\]")
+_SLICE = compile_later(r"\{[{%](?:(?!\{[{%])[^}])*\[[^\[\]}'\"]*:[^\]}]*\]")
 
 
 def _has_filter(text: str) -> bool:
     return _FILTER.search(_FOR.sub("", text)) is not None
 
 
-_INDEX = compile_later(r"\{[{%][^}]*\[\s*\d|\{%-?\s*for\b")
+_INDEX = compile_later(r"\{[{%](?:(?!\{[{%])[^}])*\[\s*\d|\{%-?\s*for\b")
 
 
 def _halves(suite: LoadedSuite) -> Places:

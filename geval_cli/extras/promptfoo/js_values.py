@@ -26,7 +26,7 @@ MAX_SAFE_INTEGER = 2**53
 # ECMAScript: keys that are array indexes come first in an object, in the order of numbers; 2**32 - 2 is the last.
 _LAST_INDEX, _INDEX_DIGITS = 2**32 - 1, 10
 _BASED_NUMBER = compile_later(r"0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][01]+")
-_DECIMAL_NUMBER = compile_later(r"[+-]?(Infinity|(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
+_DECIMAL_NUMBER = compile_later(r"[+-]?(Infinity|(\d+(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?)", re.ASCII)
 _NOTHING = frozenset({"null", "undefined"})
 
 

@@ -359,8 +359,8 @@ class _SharedNames(NodeTransformer):
 _UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves unchanged
 _TAG = compile_later(r"</?[a-z][a-z0-9]*\b[^>]*>|<!--.*?-->", re.IGNORECASE | re.DOTALL | re.ASCII)
 _WORD = compile_later(r"\w+", re.ASCII)
-_FLOAT = compile_later(r"[-+]?(?:Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)", re.ASCII)
-_LINE_EDGES = compile_later(r"^ +| +$", re.MULTILINE)
+_FLOAT = compile_later(r"[-+]?(?:Infinity|(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)", re.ASCII)
+_LINE_EDGES = compile_later(r"^ +|(?<! ) +$", re.MULTILINE)
 _HIGHEST_BASE = 36
 _HEX = 16
 _DEFAULT_WIDTH, _DEFAULT_LENGTH, _DEFAULT_INDENT = 80, 255, 4

@@ -118,7 +118,7 @@ _ALPHA = 0.05
 _DUST = 1e-9
 _POWER_QUANTILE = float(stats.norm.ppf(0.8))
 _SHOWN_CHARACTERS = 2000
-_CITED = re.compile(r"\s*[\[(]((?:\d+[,;\s]*)+)[\])]\.?\s*$")
+_CITED = re.compile(r"(?<!\s)\s*[\[(](\d+(?:[,;\s]+\d+)*[,;\s]*)[\])]\.?\s*$")
 
 
 class AgreementMeasure(StrEnum):

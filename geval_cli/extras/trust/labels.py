@@ -43,7 +43,9 @@ VAR_COLUMN = "var "
 
 _MOST_CELL_CHARACTERS = 16 * 1024 * 1024
 _MOST_DIGITS = 4000
-_SCALE_TEXT = compile_later(r"\s*\[?\s*(-?\d+(?:\.\d+)?)\s*(?:,|\.\.|-|to)\s*(-?\d+(?:\.\d+)?)\s*\]?\s*")
+_SCALE_TEXT = compile_later(
+    r"\s*(?:\[\s*)?(-?\d+(?:\.\d+)?)\s*(?:,|\.\.|-|to)\s*(-?\d+(?:\.\d+)?)\s*(?:\]\s*)?"
+)
 _DECIMAL_COMMA = compile_later(r"\s*-?\d+,\d+\s*")
 _BYTE_ORDER_MARK = "\ufeff"  # without it, spreadsheets misread UTF-8
 _EXAMPLE = '{"id": "0.0.0", "metric": "coherence", "label": 4, "scale": [1, 5]}'

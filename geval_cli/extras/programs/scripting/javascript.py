@@ -122,7 +122,7 @@ _STRINGS_AND_COMMENTS = compile_later(
 )
 _EXPORTS = re.compile(r"\bexports?\b")
 _MODULES = compile_later(
-    r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^\s*import\s+[\w{*'\"]",
+    r"(?<![\w$.])(?:require\s*\(|import\s*\(|process\s*\.\s*mainModule)|^[^\S\n]*import\s+[\w{*'\"]",
     re.MULTILINE,
 )
 

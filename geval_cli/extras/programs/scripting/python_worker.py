@@ -71,7 +71,7 @@ def _named(error: BaseException) -> str:
     """Return the class and the text of what the user's code raised; its `__str__` may raise, too."""
     try:
         return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001 - without an answer, the call would be repeated
+    except BaseException:  # noqa: BLE001 - without an answer, the call would be repeated
         return f"{type(error).__name__}: <its text cannot be read>"
 
 
