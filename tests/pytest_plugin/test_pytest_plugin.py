@@ -374,11 +374,16 @@ def anyio_backend(): return "asyncio"
 def test_ctrl_c_ends_the_session_and_keeps_what_was_paid_for(project: Path, server: LoopbackServer) -> None:
     session = Session(project, server)
     server.hold()
-    running = start_pytest(*PLUGIN, "suite.geval.yaml", cwd=project, env=session.env)
+    logging = ("-o", "log_cli=true", "-o", "log_cli_level=WARNING")
+    running = start_pytest(*PLUGIN, *logging, "suite.geval.yaml", cwd=project, env=session.env)
     try:
         server.wait_for_requests(1)
         running.send_signal(signal.SIGINT)
-        printed, _ = running.communicate(timeout=60)
+        printed = b""
+        while b"waiting for requests in flight" not in printed and (line := running.stdout.readline()):
+            printed += line
+        server.release()
+        printed += running.communicate(timeout=60)[0]
     finally:
         running.kill()
         server.release()

@@ -156,7 +156,8 @@ def test_results_without_keys_are_paired_by_what_they_have(
 
 
 def named(name: str, results: Sequence[CaseResult]) -> NamedRun:
-    return NamedRun(name, RunReport(replace(RUN, columns=(COLUMN,)), SUMMARY, lambda: iter(results)))
+    summary = replace(SUMMARY, total=len(results))
+    return NamedRun(name, RunReport(replace(RUN, columns=(COLUMN,)), summary, lambda: iter(results)))
 
 
 def compared(before: Sequence[CaseResult], after: Sequence[CaseResult]) -> RunComparison:
