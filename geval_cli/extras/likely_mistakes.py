@@ -719,31 +719,30 @@ class LikelyMistakes(Struct):
         """Record a pattern that looks for a backspace or a backslash, from the way in which YAML quotes it."""
         if "\b" in pattern:
             message = "`\\b` within double quotes is a backspace, not the edge of a word"
-            self._note_twice(message, "write the pattern in single quotes", place.value("value"))
+            self._note_twice(message, "write the pattern in single quotes", place, "value")
         elif "\\\\" in pattern and (twice := _ESCAPED_TWICE.search(pattern)):
             message = f"`{twice[0]}` looks for a backslash and the letter {twice[0][-1]}"
             hint = f"write `{twice[0][1:]}`: only double quotes need a second backslash"
-            self._note_twice(message, hint, place.value("value"))
+            self._note_twice(message, hint, place, "value")
 
     def _note_criteria(self, test: MergedTest, spec: ModelGradedAssertion) -> None:
         """Record texts for a judge that name a variable in braces, what it is not shown, or another scale."""
+        texts: list[tuple[str, str, tuple[str, ...]]]
         if isinstance(spec, GEvalFields):
-            place = spec.place.spelled("criteria", "value")
-            texts = [(text, "criteria", place) for text in written_criteria(spec)]
-            place = spec.place.spelled("evaluation_steps", "evaluationSteps")
-            texts += [(text, "evaluation steps", place) for text in spec.evaluation_steps or ()]
-            place = spec.place.value("checklist")
-            texts += [(item.item, "checklist", place) for item in spec.checklist or ()]
+            texts = [(text, "criteria", ("criteria", "value")) for text in written_criteria(spec)]
+            steps = ("evaluation_steps", "evaluationSteps")
+            texts += [(text, "evaluation steps", steps) for text in spec.evaluation_steps or ()]
+            texts += [(item.item, "checklist", ("checklist",)) for item in spec.checklist or ()]
         else:
             value = vars(spec).get("value")
-            texts = [(value, "value", spec.place.value("value"))] if isinstance(value, str) else []
-        for text, part, place in texts:
+            texts = [(value, "value", ("value",))] if isinstance(value, str) else []
+        for text, part, keys in texts:
             braces, mentions_expected, scale = _said_to_judge(text)
             for found in braces:
                 # `_note_braces` tells of a value that is nothing else
                 if found[1] in test.variables and (part != "value" or found[0] != text.strip()):
                     message = f"`{found[0]}` is no template: the judge sees it as it is"
-                    self._note_twice(message, f"write {{{{ {found[1]} }}}}", place)
+                    self._note_twice(message, f"write {{{{ {found[1]} }}}}", spec.place, *keys)
             if not isinstance(spec, GEvalFields) or _own_prompt(test, spec) or "{{" in text:
                 continue
             mention = "mentions" if part == "checklist" else "mention"
@@ -757,24 +756,23 @@ class LikelyMistakes(Struct):
                     hint = "move expected_output from `vars` to the test itself"
                 else:
                     hint = "give the test `expected_output`, or say in the criteria what is expected"
-                self._note_twice(
-                    f"the {part} {mention} what is expected, but the judge isn't shown it", hint, place
-                )
+                message = f"the {part} {mention} what is expected, but the judge isn't shown it"
+                self._note_twice(message, hint, spec.place, *keys)
             low, high = (0.0, 1.0) if spec.strict_mode else range_of(spec)
             if scale and spec.checklist is None and float(scale[2] or scale[4]) != high:
                 named = f"{scale[1] or scale[3]} to {scale[2] or scale[4]}"
                 self._note_twice(
                     f"the {part} name a scale of {named}, but the judge rates from {low:g} to {high:g}",
                     f"set `score_range: [{named.replace(' to ', ', ')}]`, or name no scale",
-                    place,
+                    spec.place,
+                    *keys,
                 )
 
-    def _note_twice(self, message: str, hint: str, location: Location | None) -> None:
-        """Record a warning; one that comes again, of another test, is counted."""
-        _, count = self._counted.get((message, hint), (None, 0))
+    def _note_twice(self, message: str, hint: str, place: SourcePath, *spellings: str) -> None:
+        """Record a warning about a key of an assertion; one that comes again, of another test, is counted."""
+        first, count = self._counted.get((message, hint), (None, 0))
         if count or len(self._counted) < _NAMES_MAX:
-            first = self._counted[message, hint][0] if count else location
-            self._counted[message, hint] = first, count + 1
+            self._counted[message, hint] = first if count else place.spelled(*spellings), count + 1
 
     def _note_keys(self, test: MergedTest, value: JsonValue, spec: Assertion, *keys: str | int) -> None:
         """Record a value with a key in it: `not-contains` would pass the answers of a model that reveals the key."""
