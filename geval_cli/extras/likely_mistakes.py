@@ -195,10 +195,7 @@ class LikelyMistakes(Struct):
     _lines: dict[str, dict[int, str]] = field(default_factory=dict)
     _padded: dict[tuple[str, str], tuple[Location, int, bool]] = field(default_factory=dict)
     _unseen: dict[tuple[str, str], Location | None] = field(default_factory=dict)
-    _slashed: dict[str, Location | None] = field(default_factory=dict)
     _blind: dict[str, tuple[Location | None, str]] = field(default_factory=dict)
-    _lacks_functions: dict[str, Location | None] = field(default_factory=dict)
-    _open_schemas: dict[tuple[str, str, Location | None], str] = field(default_factory=dict)
     _blank: dict[str, Location] = field(default_factory=dict)
     _looped: set[str] = field(default_factory=set)
     _letters: dict[str, tuple[Location | None, int]] = field(default_factory=dict)
@@ -259,14 +256,14 @@ class LikelyMistakes(Struct):
         self._note_unrendered(test)
         self._note_changed(test.place, {("output",): test.output, **_by_key(test.vars)})
         if test.evaluation_schema is not None:
-            self._note_schema(test.evaluation_schema, test.schema_place.value())
+            self._note_schema(test.evaluation_schema, test.schema_place)
         for spec in each_assertion(test.assertions):
             if isinstance(spec, GEvalFields):
                 self._note_source(test, spec)
             self._note_blind_judge(test, spec)
             self._note_functions(test, spec)
             if spec.base_type in _TYPES_OF_SCHEMAS:
-                self._note_schema(vars(spec).get("value"), spec.place.spelled("value"))
+                self._note_schema(vars(spec).get("value"), spec.place, "value")
             if isinstance(spec, ModelGradedAssertion):
                 self._note_criteria(test, spec)
             if spec.metric is not None:
@@ -276,12 +273,10 @@ class LikelyMistakes(Struct):
                 if isinstance(written, str):
                     self._note_changed(spec.place, {(name,): written})
             if isinstance(value, str):
-                if spec.base_type == "regex" and value[:1] == "/" and _SLASHES.fullmatch(value):
-                    self._slashed.setdefault(value, spec.place.value("value"))
                 self._note_looked_for(test, value, spec, "value")
                 self._note_quotes(value, spec, "value")
                 if spec.base_type == "regex":
-                    self._note_escapes(value, spec.place)
+                    self._note_pattern(value, spec.place)
                 self._note_keys(test, value, spec, "value")
                 self._note_braces(test, value, spec, "value")
                 self._note_unclosed(value, spec, "value")
@@ -517,10 +512,6 @@ class LikelyMistakes(Struct):
             message = f"`{key}` contains U+{ord(character):04X} ({name}), which cannot be seen"
             hint = "save it with Unix line breaks" if character == "\r" else "type the text again"
             yield Problem(message, location, hint, severity=Severity.WARNING)
-        for value, location in self._slashed.items():
-            message = f"the slashes of `{_short(value)}` are part of the pattern, and so is what follows them"
-            hint = "leave them out; (?i:...) ignores case"
-            yield Problem(message, location, hint, severity=Severity.WARNING)
         for kind, (location, variable) in self._blind.items():
             message = (
                 f"this prompt does not show the output to the judge of {kind}, which rates what it is shown"
@@ -529,13 +520,6 @@ class LikelyMistakes(Struct):
             hint = f"write {{{{ {name} }}}} into it" if name else "its variables are in docs/assertions.md"
             if variable:
                 hint = f"give the variable `{variable}` of the tests another name: it takes the place of the output"
-            yield Problem(message, location, hint, severity=Severity.WARNING)
-        for (path, keyword, location), kind in self._open_schemas.items():
-            message = f"`{keyword}` at {path} checks {kind}s only, so any other value passes"
-            yield Problem(message, location, f"add `type: {kind}` beside it", severity=Severity.WARNING)
-        for kind, location in self._lacks_functions.items():
-            message = f"{kind} has nothing to check calls against: no provider has {' or '.join(_FUNCTIONS_KEYS[kind])}"
-            hint = "list the functions in the provider's `config`"
             yield Problem(message, location, hint, severity=Severity.WARNING)
         for key, blank_at in self._blank.items():
             hint = 'write "" for no text, or put quotes around a text that begins with `#`'
@@ -715,15 +699,20 @@ class LikelyMistakes(Struct):
         if found and found[1] in test.variables and len(self._braced) < _NAMES_MAX:
             self._braced.setdefault(value, (found[1], spec.place.value(*keys)))
 
-    def _note_escapes(self, pattern: str, place: SourcePath) -> None:
-        """Record a pattern that looks for a backspace or a backslash, from the way in which YAML quotes it."""
+    def _note_pattern(self, pattern: str, place: SourcePath) -> None:
+        """Record a pattern that looks for its own slashes, or for a backspace or a backslash because of its quotes."""
+        if pattern[:1] == "/" and _SLASHES.fullmatch(pattern):
+            message = (
+                f"the slashes of `{_short(pattern)}` are part of the pattern, and so is what follows them"
+            )
+            self._note_once(message, "leave them out; (?i:...) ignores case", place, "value")
         if "\b" in pattern:
             message = "`\\b` within double quotes is a backspace, not the edge of a word"
-            self._note_twice(message, "write the pattern in single quotes", place, "value")
+            self._note_once(message, "write the pattern in single quotes", place, "value")
         elif "\\\\" in pattern and (twice := _ESCAPED_TWICE.search(pattern)):
             message = f"`{twice[0]}` looks for a backslash and the letter {twice[0][-1]}"
             hint = f"write `{twice[0][1:]}`: only double quotes need a second backslash"
-            self._note_twice(message, hint, place, "value")
+            self._note_once(message, hint, place, "value")
 
     def _note_criteria(self, test: MergedTest, spec: ModelGradedAssertion) -> None:
         """Record texts for a judge that name a variable in braces, what it is not shown, or another scale."""
@@ -742,8 +731,8 @@ class LikelyMistakes(Struct):
                 # `_note_braces` tells of a value that is nothing else
                 if found[1] in test.variables and (part != "value" or found[0] != text.strip()):
                     message = f"`{found[0]}` is no template: the judge sees it as it is"
-                    self._note_twice(message, f"write {{{{ {found[1]} }}}}", spec.place, *keys)
-            if not isinstance(spec, GEvalFields) or _own_prompt(test, spec) or "{{" in text:
+                    self._note_once(message, f"write {{{{ {found[1]} }}}}", spec.place, *keys)
+            if not isinstance(spec, GEvalFields) or _has_own_prompt(test, spec) or "{{" in text:
                 continue
             mention = "mentions" if part == "checklist" else "mention"
             params = spec.evaluation_params
@@ -757,18 +746,18 @@ class LikelyMistakes(Struct):
                 else:
                     hint = "give the test `expected_output`, or say in the criteria what is expected"
                 message = f"the {part} {mention} what is expected, but the judge isn't shown it"
-                self._note_twice(message, hint, spec.place, *keys)
+                self._note_once(message, hint, spec.place, *keys)
             low, high = (0.0, 1.0) if spec.strict_mode else range_of(spec)
             if scale and spec.checklist is None and float(scale[2] or scale[4]) != high:
                 named = f"{scale[1] or scale[3]} to {scale[2] or scale[4]}"
-                self._note_twice(
+                self._note_once(
                     f"the {part} name a scale of {named}, but the judge rates from {low:g} to {high:g}",
                     f"set `score_range: [{named.replace(' to ', ', ')}]`, or name no scale",
                     spec.place,
                     *keys,
                 )
 
-    def _note_twice(self, message: str, hint: str, place: SourcePath, *spellings: str) -> None:
+    def _note_once(self, message: str, hint: str, place: SourcePath, *spellings: str) -> None:
         """Record a warning about a key of an assertion; one that comes again, of another test, is counted."""
         first, count = self._counted.get((message, hint), (None, 0))
         if count or len(self._counted) < _NAMES_MAX:
@@ -876,16 +865,14 @@ class LikelyMistakes(Struct):
             place = owner.place.spelled("rubricPrompt", "rubric_prompt")
             self._blind[kind] = place, next(iter(sorted(names)), "")
 
-    def _note_schema(self, value: WrittenSchema | None, place: Location | None) -> None:
+    def _note_schema(self, value: WrittenSchema | None, place: SourcePath, *spellings: str) -> None:
         """Record the first part of a JSON Schema that lets values of another type pass, as `{required: [city]}` does.
 
         A list of such objects is a common answer, and it passed.
         """
         written = none_if_empty(value)
         try:
-            schema = (
-                None if written is None or len(self._open_schemas) >= _NAMES_MAX else parse_schema(written)
-            )
+            schema = None if written is None else parse_schema(written)
         except ValueError:  # a template, or already reported
             return
         pending: list[tuple[str, JsonValue]] = [("$", schema)]
@@ -895,7 +882,9 @@ class LikelyMistakes(Struct):
                 continue
             keyword = next((key for key in part if key in _OF_TYPE), None)
             if keyword and _DECIDE_TYPE.isdisjoint(part):
-                self._open_schemas.setdefault((at, keyword, place), _OF_TYPE[keyword])
+                kind = _OF_TYPE[keyword]
+                message = f"`{keyword}` at {at} checks {kind}s only, so any other value passes"
+                self._note_once(message, f"add `type: {kind}` beside it", place, *spellings)
                 return
             inner = part.get("properties")
             pending += (
@@ -906,19 +895,17 @@ class LikelyMistakes(Struct):
     def _note_functions(self, test: MergedTest, spec: Assertion) -> None:
         """Record that calls are to be checked against functions, and that no provider has any."""
         keys = _FUNCTIONS_KEYS.get(spec.base_type)
-        if (
-            keys is None
-            or test.tools is not None
-            or test.output is not None
-            or spec.base_type in self._lacks_functions
-        ):
+        if keys is None or test.tools is not None or test.output is not None:
             return
         providers = [test.provider] if test.provider is not None else self.plan.suite.providers
         of_prompts = [getattr(prompt, "params", None) or {} for prompt in self.plan.suite.prompts]
         if not any(
             config.get(key) for config in (*(it.config for it in providers), *of_prompts) for key in keys
         ):
-            self._lacks_functions[spec.base_type] = spec.place.value("type")
+            message = (
+                f"{spec.base_type} has nothing to check calls against: no provider has {' or '.join(keys)}"
+            )
+            self._note_once(message, "list the functions in the provider's `config`", spec.place, "type")
 
     def _odd_lines(self, file: str) -> dict[int, str]:
         """Return the lines of a YAML file that may differ from what YAML reads."""
@@ -1135,7 +1122,7 @@ def _unused(names: Sequence[str], found: _Unused, place: Location | None, hint: 
     )
 
 
-def _own_prompt(test: MergedTest, spec: ModelGradedAssertion) -> bool:
+def _has_own_prompt(test: MergedTest, spec: ModelGradedAssertion) -> bool:
     return any(level.rubric_prompt is not None for level in (spec, test.options, test.default_options))
 
 
